@@ -48,13 +48,13 @@ packages_file = rule(
 )
 
 PythonInfo = provider(
-    doc = "The interpreter on machines that have no virtual environment with the packages, such as remote executors.",
+    doc = "The interpreter on machines without a virtual environment with the packages, such as remote executors.",
     fields = {
-        "file": "File: the interpreter, if it is made or fetched by the build; else None.",
+        "file": "File: the interpreter, if the build makes or fetches it; otherwise None.",
         "files": "depset of File: what the interpreter needs, with itself; empty without `file`.",
         "path": "string: an absolute path, or a name that is looked up on the PATH of actions. Empty: the name that the " +
                 "packages have in their first line, such as `python3.12`.",
-        "version": "string: the version that an interpreter by its path has to have, such as `3.12.4`. Empty: that of the packages.",
+        "version": "string: the version that an interpreter by its path must have, such as `3.12.4`. Empty: that of the packages.",
     },
 )
 

@@ -13,7 +13,7 @@ DriverSourcesInfo = provider(
 
 _MAIN = "etbuild/__main__.py"
 
-# Copies each file of "$@" to a path in the directory $1: a path and its file take turns. Writes all of them to the file $2.
+# Copies files to paths in the directory $1, and all of them to the file $2. The other arguments are pairs: path, file.
 _COPY = """
 set -eu
 directory=$1; together=$2; shift 2
@@ -27,8 +27,8 @@ done > "$together"
 """
 
 def _driver_sources_impl(ctx):
-    # An action with one directory starts faster than one with 300 files. Bazel 7 does not look into a directory to find out
-    # whether a worker has to start again; so a file that differs with it is there too.
+    # An action with one directory starts faster than one with 300 files. Bazel 7 does not look into a directory to
+    # decide whether a worker must start again. So there is also a file that changes with the directory.
     together = ctx.actions.declare_file(ctx.label.name + ".txt")
     directory = ctx.actions.declare_directory(ctx.label.name)
     root = ctx.file.main.short_path[:-len(_MAIN)]

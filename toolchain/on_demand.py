@@ -41,18 +41,17 @@ from importlib.machinery import (
 )
 
 SHEBANG = "#!/usr/bin/env python"
-"""How the first line of the packages begins, of a PEX file or of the file `python` in a directory. The version of their
-Python follows."""
+"""How the first line of a PEX file, or of the file `python` in a directory, begins. The version of Python follows."""
 
 AT_ONCE = "-at-once"
-"""The unit of the files that the environment begins with. A `-` in the name of a unit is in no module's name."""
+"""The unit with the files that are written first. No module has a `-` in its name."""
 
 _HEADERS = "torch-include"
 _MODULE_WITH_HEADERS = "torch.utils.cpp_extension"
 # torch looks for libraries in these packages without importing them.
 _FOUND_BY_PATH = {"nvidia"}
 _PARTS_OF_PEX = {".bootstrap", "PEX-INFO", "__main__.py", "__pex__"}
-# Earlier than every RECORD, so that the driver does not take a file for one that was changed after its installation.
+# Before the time of every RECORD, so that no file looks changed after its installation to the driver.
 _WRITTEN = 315532800  # seconds since the epoch
 
 
@@ -132,7 +131,7 @@ class _Pex:
     """A PEX file: slower, since it is compressed and has no bytecode."""
 
     def __init__(self, path: str) -> None:
-        # Mapped, because forks share the position in an open file.
+        # Mapped into memory, because forks share the position in an open file.
         with zipfile.ZipFile(path) as archive, open(path, "rb") as file:
             self._entries = {entry.filename: entry for entry in archive.infolist()}
             self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -147,7 +146,7 @@ class _Pex:
     def read(self, unit: str, name: str) -> tuple[bytes, bool]:
         del unit
         entry = self._entries[name]
-        # The header of a file has 30 bytes, and then its name and other fields, with their lengths at 26.
+        # The header of a file has 30 bytes, with the lengths of its name and of other fields at 26. These follow.
         lengths = struct.unpack_from("<HH", self._bytes, entry.header_offset + 26)
         start = entry.header_offset + 30 + sum(lengths)
         content = self._bytes[start : start + entry.compress_size]
@@ -227,7 +226,7 @@ class Environment:
             return
         below = os.path.join(self._site, unit.replace("-", os.sep))
         if not os.path.exists(below):
-            # Written elsewhere, and then moved: another process or thread may import it at the same time.
+            # Written elsewhere and then moved, because another process or thread may import it at the same time.
             partial = os.path.join(self._site, f".{unit}-{os.getpid()}-{threading.get_ident()}")
             self.write_below(partial, unit)
             try:
@@ -299,15 +298,15 @@ def make(packages: str, directory: str) -> None:
     with open(os.path.join(directory, "pyvenv.cfg"), "w", encoding="utf-8") as file:
         file.write(f"home = {os.path.dirname(python)}\ninclude-system-site-packages = false\n")
     Environment(packages, site).write_below(site, AT_ONCE)
-    module = "__rules_executorch"  # before the other .pth files, which may import packages
+    module = "__rules_executorch"  # sorted before other .pth files, which may import packages
     shutil.copyfile(__file__, os.path.join(site, f"{module}.py"))
     with open(os.path.join(site, f"{module}.pth"), "w", encoding="utf-8") as file:
         file.write(f"import {module}; {module}.install({packages!r})\n")
 
 
 def _home() -> str:
-    """The path of this interpreter beside its standard library. An interpreter of the build may be a link to a file in
-    a cache; one that is installed may be found by a link from another directory."""
+    """The path of this interpreter beside its standard library. The interpreter may be a link: one of the build into a
+    cache, an installed one from another directory."""
     python = os.path.abspath(sys.executable)
     library = os.path.join(os.path.dirname(python), "..", "lib", "python{}.{}".format(*sys.version_info), "os.py")
     return python if os.path.exists(library) else os.path.realpath(python)
@@ -324,8 +323,8 @@ def check_python(packages: str) -> None:
 
 
 def check_version(wanted: str) -> None:
-    """Exits if this interpreter is not of the version that the keys of actions hold, such as `3.12.4`. Their keys hold
-    nothing else of an interpreter that is named by its path."""
+    """Exits if this interpreter does not have the version in the keys of actions, such as `3.12.4`. For an interpreter
+    that is named by its path, keys hold nothing else."""
     found = "{}.{}.{}".format(*sys.version_info)
     if wanted and not f"{found}.".startswith(f"{wanted}."):
         sys.exit(

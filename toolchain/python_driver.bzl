@@ -16,7 +16,7 @@ def _python_driver_impl(ctx):
     sources = ctx.attr.sources[DriverSourcesInfo]
     python = ctx.attr.python[PythonInfo]
 
-    # The suffix is needed: a directory in the same runfiles may have the name of the target.
+    # The suffix is needed, because a directory in the same runfiles may have the name of the target.
     launcher = ctx.actions.declare_file(ctx.label.name + ".sh")
     ctx.actions.expand_template(
         template = ctx.file._launcher,

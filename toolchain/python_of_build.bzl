@@ -5,9 +5,9 @@ load(":configuration.bzl", "PythonInfo")
 _TOOLCHAIN_TYPE = "@bazel_tools//tools/python:toolchain_type"
 
 def _version(runtime):
-    """Returns the version of an interpreter that a Python toolchain names by its path. Fails if it does not tell.
+    """Returns the version of an interpreter that a Python toolchain names by its path. Fails if it is unknown.
 
-    The `py_runtime` of rules_python can tell it; Bazel's own cannot.
+    The `py_runtime` of rules_python can say it; Bazel's own cannot.
     """
     info = getattr(runtime, "interpreter_version_info", None)
     numbers = [getattr(info, part, None) for part in ["major", "minor", "micro"]]

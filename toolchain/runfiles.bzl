@@ -3,7 +3,7 @@
 # The target of Bazel's runfiles library for bash. A script's runfiles have to contain it.
 RUNFILES_LIBRARY = "@bazel_tools//tools/bash/runfiles"
 
-# The first lines of a bash script that uses the library, as its documentation has them. They define `rlocation`.
+# The first lines of a bash script that uses the library, from its documentation. They define `rlocation`.
 RUNFILES_INIT = """\
 set -uo pipefail; set +e; f=bazel_tools/tools/bash/runfiles/runfiles.bash
 source "${RUNFILES_DIR:-/dev/null}/$f" 2>/dev/null || \\

@@ -5,8 +5,8 @@ load("@rules_executorch_host//:host.bzl", "PY_INFOS")
 load("//rules/private:package_facts.bzl", "REQUIRED")
 load(":configuration.bzl", "PackagesInfo", "PythonInfo")
 
-# The environment is that of the actions of the driver (//rules/private:driver.bzl). The tree has to be there: some executors
-# make only the directories above it. A PEX file names its Python in its first line.
+# The environment is that of the actions of the driver (//rules/private:driver.bzl). The output directory must be made:
+# some executors make only the directories above it. A PEX file names its Python in its first line.
 _SPLIT = """\
 set -eu
 python=$1 hint=$2 script=$3
@@ -24,7 +24,7 @@ mkdir -p "$directory"
 exec "$found" -E -s -S "$script" "$@"
 """
 
-# What to do on a machine without the interpreter.
+# The hint for a machine without the interpreter.
 INTERPRETER_HINT = (
     "Install it there, or say where it is: --@rules_executorch//toolchain:python=PATH. " +
     "A hermetic sandbox also needs --sandbox_add_mount_pair=DIRECTORY"
@@ -131,7 +131,7 @@ def _installed_packages_impl(ctx):
         for dep in ctx.attr.deps
     ])
 
-    # Once for all programs: a model may import what has a name here.
+    # Checked once for all programs: a model may import the packages with a name here.
     names = {
         name_in_indexes(file.dirname.split("/")[-1].split("-")[0]): True
         for file in files.to_list()
@@ -144,7 +144,7 @@ def _installed_packages_impl(ctx):
             "`dependencies` in pyproject.toml of rules_executorch has their versions",
         ), attr = "deps")
 
-    # One line a file, in a file: there are tens of thousands.
+    # In a file, with a line for each of tens of thousands of files.
     listing = ctx.actions.args()
     listing.set_param_file_format("multiline")
     roots = depset(transitive = [info.imports for info in infos], order = "preorder").to_list()
@@ -158,7 +158,7 @@ def _installed_packages_impl(ctx):
     arguments = ctx.actions.args()
     arguments.add("--files", list_file)
 
-    # The script opens only the files in the list. A sandbox would first make a link to each.
+    # The script opens only the files in the list. A sandbox would first make a link for each file.
     directory = _split(
         ctx,
         [arguments],

@@ -13,10 +13,10 @@ VERSION is that of the interpreter, or empty.
 
 LIST names installed files, as `py_library` targets have them. Its lines have two words with a tab between them: `ROOT`
 and a directory on Python's path; or the name of a file in the directory of runfiles, and where it is. The roots come
-first, and Python finds a module in the first one that has it.
+first. Python finds a module in the first root that has it.
 
-The bytecode is that of the interpreter that runs this. Every patch release of its version can run it, but not every one
-writes the same. Everything else depends only on the packages. Uses only the standard library.
+The bytecode is that of the interpreter that runs this. Every patch release of its version can run it, but some would
+write other bytes. Everything else depends only on the packages. Uses only the standard library.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from on_demand import SHEBANG, Unit, check_python, check_version, is_executable,
 
 _LARGE = 1 << 20  # bytes
 _BINARIES = (b"\x7fELF", b"!<arch>\n", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe")
-"""How ELF files, static libraries and files of macOS begin."""
+"""The first bytes of ELF files, static libraries and files of macOS."""
 
 _UNCHECKED = 0b1
-"""The flag of bytecode that stays valid whatever the time of its source is."""
+"""The flag of bytecode that stays valid for any time of its source."""
 
 
 @dataclass
@@ -81,7 +81,7 @@ class Files:
     """Where each file of the site directory is."""
 
     made: dict[str, bytes] = field(default_factory=dict)
-    """The files that no target has: the RECORD of each package. rules_python leaves it out."""
+    """The files that no target has: the RECORD of each package, which rules_python leaves out."""
 
     @property
     def names(self) -> list[str]:
@@ -130,7 +130,7 @@ def listed(path: str) -> Files:
 
 
 def _record(files: Files, names: list[str]) -> bytes:
-    """The rows of a RECORD, as pip writes them: the keys of programs hold the digests in it."""
+    """The rows of a RECORD in the form of pip: the keys of programs hold the digests in it."""
 
     def row(name: str) -> str:
         with open(files.paths[name], "rb") as file:
@@ -170,7 +170,7 @@ def _fits(tag: str, minor: int) -> bool:
 def main(packages: Pex | Files, directory: str) -> None:
     """Writes all units."""
     by_unit = units(packages.names)
-    # The largest first, so that no processor waits for it at the end.
+    # The largest first, so that all processors finish at about the same time.
     work = [
         (packages.part(names), directory, unit, names)
         for unit, names in sorted(by_unit.items(), key=lambda item: -len(item[1]))
@@ -185,7 +185,7 @@ def main(packages: Pex | Files, directory: str) -> None:
 
 
 def _processors() -> int:
-    if hasattr(os, "sched_getaffinity"):  # a container may have less than the machine
+    if hasattr(os, "sched_getaffinity"):  # a container may have fewer processors than the machine
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
@@ -214,7 +214,7 @@ def _files(packages: Pex | Files, names: list[str], binaries: str) -> Iterator[t
 
 
 def _bytecode(name: str, source: bytes) -> Iterator[tuple[str, bytes, bool]]:
-    """The bytecode of a module; nothing for a source of another version of Python."""
+    """The bytecode of a module; empty for a source of another version of Python."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -222,7 +222,7 @@ def _bytecode(name: str, source: bytes) -> Iterator[tuple[str, bytes, bool]]:
         except (SyntaxError, ValueError):
             return
     header = importlib.util.MAGIC_NUMBER + struct.pack("<L", _UNCHECKED) + importlib.util.source_hash(source)
-    # Later formats of `marshal` depend on which strings the process has seen before.
+    # In later formats of `marshal`, the bytes depend on strings that the process has used before.
     yield importlib.util.cache_from_source(name), header + marshal.dumps(code, 2), False
 
 

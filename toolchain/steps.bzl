@@ -1,13 +1,14 @@
-"""The steps of a build that have a driver of their own, with the packages that they run: changes of others rebuild nothing."""
+"""The steps of a build. Each has a driver with the packages that it runs, so a change of others does not run it
+again."""
 
 load(":etbuild/step_packages.bzl", "COMMAND_LINE_PACKAGES", "PLUGINS_OF_STEPS", "STEP_PACKAGES")
 
 # The verbs of their actions.
 STEPS = ["plan", "export", "lower", "compare", "report"]
 
-# Steps whose packages an action needs, in addition to those of its own. What surrounds a step, and plug-ins, name types of
-# manifests. A comparison that fails lowers parts of a method again, to find the wrong operator. The report names the digests of
-# the code that made the program.
+# For each step, further steps whose packages its action needs. Code around steps, and plug-ins, use types of manifests.
+# A failed comparison lowers parts of a method again, to find the wrong operator. The report names the digests of the
+# code that made the program.
 _NEEDS = {
     "compare": ["lower", "plan"],
     "export": ["plan"],

@@ -12,7 +12,7 @@ def _executorch_toolchain_impl(ctx):
         driver = default.files_to_run,
         drivers = {step: (driver or ctx.attr.driver)[DefaultInfo].files_to_run for step, driver in steps.items()},
         lines = ctx.attr._lines[FlagInfo].value,
-        # The names of the driver's Python packages. None: it does not tell.
+        # The names of the driver's Python packages. None: unknown.
         packages = ctx.attr.driver[PackagesInfo].names if PackagesInfo in ctx.attr.driver else None,
         runfiles = default.default_runfiles,
         supports_workers = ctx.attr.supports_workers,

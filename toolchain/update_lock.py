@@ -33,7 +33,7 @@ from packaging.markers import Marker
 HERE = Path(__file__).resolve().parent
 PROJECT = HERE.parent / "pyproject.toml"
 PYTHONS = ("3.11", "3.12", "3.13")
-# By uv's names: what Python says about itself there.
+# By uv's name of a platform: what Python says about itself there.
 PLATFORMS = {
     "x86_64-manylinux_2_28": {"sys_platform": "linux", "platform_machine": "x86_64", "platform_system": "Linux"},
     "aarch64-manylinux_2_28": {"sys_platform": "linux", "platform_machine": "aarch64", "platform_system": "Linux"},
@@ -149,7 +149,7 @@ def marker(needed: set[tuple[str, str]]) -> str:
 
 
 def cpu_builds(requirement: str, pip_arguments: list[str]) -> list[str]:
-    """Returns the hashes of torch's CPU wheels: of each Python whose wheel pip finds, and at least of one."""
+    """Returns the hashes of torch's CPU wheels: of each Python whose wheel pip finds. There must be at least one."""
     found = []
     for python in PYTHONS:
         with tempfile.TemporaryDirectory() as folder:

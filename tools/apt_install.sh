@@ -11,5 +11,5 @@ if [ "$(id -u)" != 0 ]; then
   fi
 fi
 $as_root apt-get update -qq >&2
-# What dpkg does with each package is of no interest. Errors go to standard error.
+# The messages of dpkg about each package are dropped. Errors go to standard error.
 $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq -o Dpkg::Use-Pty=0 --no-install-recommends "$@" >/dev/null

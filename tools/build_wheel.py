@@ -47,7 +47,7 @@ def build_sdist(directory: Path) -> Path:
 
 
 def normalize(archive: Path, time: int) -> None:
-    """Gives each member of a tar.gz the same time, in seconds since 1970, and owner, and sorts them by name."""
+    """Sorts the members of a tar.gz by name, and gives each the same owner and time (seconds since 1970)."""
     with tarfile.open(archive) as read:
         members = {member.name: (member, _content(read, member)) for member in read}
     with (

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 from tools.markdown_links import Link, anchors, links
 
-_TEMPLATES = "_template.md"  # their links are checked in the pages that are made from them
+_TEMPLATES = "_template.md"  # links of templates are checked in the pages that are made from them
 
 
 def broken_links(root: Path, files: Iterable[str]) -> Iterator[str]:

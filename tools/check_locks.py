@@ -1,12 +1,12 @@
-"""Checks that the locks can be installed where they say, and prints a table of it.
+"""Checks that the locks can be installed on the systems that they are for, and prints a table of these.
 
     python -m tools.check_locks [--write docs/support.md]
 
 Needs `uv` on the PATH and a package index; takes about ten minutes, and installs nothing. For each Python and platform
 of the locks, and for each extra, uv resolves the locks with `--require-hashes`: each package that is needed must be in
 them, with a file for this Python and platform whose hash the index states. The table has the oldest system that has all
-files. Python 3.10 and 3.14 have no locks: there it says what the requirements of pyproject.toml have files for. Exits
-with 1 if a lock cannot be installed.
+files. Python 3.10 and 3.14 have no locks: their rows are for the requirements of pyproject.toml. Exits with 1 if a lock
+cannot be installed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BEGIN, END = "<!-- locks: python -m tools.check_locks -->\n", "<!-- end of locks
 WITHOUT_LOCKS = ("3.10", "3.14")
 # Packages that their authors publish as sources only; they have no compiled code.
 _SOURCES = ("antlr4-python3-runtime",)
-# For each platform, by what the locks call it: what the table says, uv's name, and the release of macOS.
+# For each platform, by its name in the locks: its name in the table, its name for uv, and the release of macOS.
 _SYSTEMS = {
     "x86_64-manylinux_2_28": [(f"glibc 2.{minor}", f"x86_64-manylinux_2_{minor}", "") for minor in (28, 35, 39)],
     "aarch64-manylinux_2_28": [(f"glibc 2.{minor}", f"aarch64-manylinux_2_{minor}", "") for minor in (28, 35, 39)],
@@ -38,7 +38,7 @@ _SYSTEMS = {
 
 def check(python: str, platform: str, extra: str) -> tuple[str, str]:
     """Returns the oldest system that an extra (or the driver, for an empty name) can be installed on. If there is none,
-    returns an empty string, and why the newest one has not all files."""
+    returns an empty string, and the reason why the newest one lacks a file."""
     why = ""
     for system, name, macos in _SYSTEMS[platform]:
         why = problem(python, name, macos, extra)

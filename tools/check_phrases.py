@@ -19,11 +19,11 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 SUFFIXES = (".md", ".py", ".bzl", ".schema.json")
 
-# This file, and the test that shows what it finds.
+# Not checked: this file, and the test that shows what it finds.
 EXAMPLES = ("tools/check_phrases.py", "tests/unit/test_check_phrases.py")
 
-# What must not come back, and what to write instead. A space stands for any white space, also for a line break in a
-# comment. Add a phrase when you rewrite it for the second time.
+# Phrases that must not come back, and what to write instead. A space stands for any white space, also for a line break
+# in a comment. Add a phrase when you rewrite it for the second time.
 PHRASES = {
     r"(?<!left )alone": "only",
     r"of which (none|no|all|each|every|one|only)": "a second sentence",
@@ -65,7 +65,7 @@ class Finding(NamedTuple):
 
 
 def _pattern(phrase: str) -> re.Pattern[str]:
-    # A lookbehind has a fixed width, so that its spaces stay as they are.
+    # A lookbehind must have a fixed width, so its spaces are not replaced.
     parts = re.split(r"(\(\?<[=!][^)]*\))", phrase)
     spaced = [part if part.startswith("(?<") else part.replace(" ", r"\s+(?:#\s*)?") for part in parts]
     return re.compile(rf"(?:(?<=\W)|^)(?:{''.join(spaced)})(?!\w)", re.IGNORECASE)
@@ -98,7 +98,7 @@ def findings(text: str) -> list[Finding]:
     return sorted(found)
 
 
-# What turns a file's text into the text to check, by the suffix of the file.
+# By the suffix of a file, a function that turns its text into the text to check.
 _PROSE = {".md": without_code, ".py": with_test_names_as_words}
 
 

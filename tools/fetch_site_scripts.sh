@@ -1,5 +1,5 @@
 #!/bin/sh
-# fetch_site_scripts.sh DIRECTORY: puts the scripts of others that the documentation site needs into DIRECTORY.
+# fetch_site_scripts.sh DIRECTORY: puts the third-party scripts of the documentation site into DIRECTORY.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 cd "$1"

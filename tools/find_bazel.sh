@@ -1,7 +1,7 @@
 #!/bin/sh
 # find_bazel.sh [--workspace]: prints a command that runs Bazel, in one or more words. It looks for $BAZEL, then for bazelisk
-# and bazel on the PATH. If there is none, it installs Debian's package. bazelisk runs the version in .bazeliskrc, or that in
-# $USE_BAZEL_VERSION; with --workspace one that builds with WORKSPACE files, which the tests of these need.
+# and bazel on the PATH. If there is none, it installs Debian's package. bazelisk runs the version in .bazeliskrc, or
+# that in $USE_BAZEL_VERSION. With --workspace, it runs one that supports WORKSPACE files, for tests.
 set -eu
 here=$(dirname "$0")
 if [ -n "${BAZEL:-}" ]; then

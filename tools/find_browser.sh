@@ -1,6 +1,5 @@
 #!/bin/sh
-# find_browser.sh: prints the path of Chromium. If it is missing, installs Debian's package. The tests look at the page of a
-# program in it.
+# find_browser.sh: prints the path of Chromium. If it is missing, installs Debian's package. The tests open pages in it.
 set -eu
 here=$(dirname "$0")
 command -v chromium >/dev/null || "$here/apt_install.sh" chromium || true

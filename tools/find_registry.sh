@@ -1,6 +1,6 @@
 #!/bin/sh
 # find_registry.sh COMMAND: prints the path of docker-registry or skopeo. If it is missing, installs Debian's package of that
-# name. The tests use them as a registry, and as a client that is not ours.
+# name. The tests use them as a registry, and as a client of other authors.
 set -eu
 here=$(dirname "$0")
 command -v "$1" >/dev/null || "$here/apt_install.sh" "$1" || true

@@ -40,7 +40,7 @@ _HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
 
 
 class ReleaseError(Exception):
-    """The release cannot be made of this checkout."""
+    """The release cannot be made from this checkout."""
 
 
 def write(version: str, repository: str | None, out: Path, site: Path | None = None) -> None:
@@ -48,13 +48,13 @@ def write(version: str, repository: str | None, out: Path, site: Path | None = N
 
     Args:
         version: The version, which the sources must have.
-        repository: Where the release is on GitHub, as OWNER/NAME. None: without the entry for the registry.
+        repository: The repository of the release on GitHub, as OWNER/NAME. None: without the entry for the registry.
         out: The directory, which is replaced if it holds a release.
         site: The directory of the website of this version. None: without it.
 
     Raises:
         ReleaseError: The sources have another version, the changelog has no part about it, or the directory holds
-            something else than a release.
+            something other than a release.
     """
     check(version)
     if out.exists() and any(out.iterdir()) and not (out / "SHA256SUMS").exists():

@@ -40,11 +40,11 @@ _IMAGES = (".png", ".svg")
 _SCRIPTS = _ROOT / ".cache/docs/scripts"
 _JAVASCRIPTS = "assets/javascripts"
 _STYLES = "assets/stylesheets"
-_OWN = _ROOT / "tools/site"  # the style and the script of the site
+_OWN = _ROOT / "tools/site"  # the folder with the style and the script of the site
 _HEADER = '<div class="md-header__topic">'
 _SEARCH = '<div class="md-search" data-md-component="search" role="dialog"'
 _OUTPUT = re.compile(r"<!-- snippet (?:output|part) of: (.+) -->\n\n((?:(?: {4}.*)?\n)+)")
-_CARD = 5  # the pages of a section that the front page names
+_CARD = 5  # the front page names at most so many pages of a section
 _FOR = {
     "Tutorials": "Learn it, step by step.",
     "How-to": "Do one thing.",
@@ -57,7 +57,7 @@ _REMOTE = re.compile(r"<(?:script|img|iframe)\b[^>]*\bsrc=\"?https?:|<link\b[^>]
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Gives headings the anchors that they have on GitHub, and the version a folder."""
+    """Gives headings the same anchors as on GitHub, and puts the pages into a folder of the version."""
     config.site_dir = str(Path(config.site_dir) / VERSION)
     config.mdx_configs["toc"]["slugify"] = lambda heading, separator: slug(heading)
     return config
@@ -89,7 +89,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Makes the links of a page lead to pages of the site."""
+    """Rewrites the links of a page so that they lead to pages of the site."""
     parts, end = [], 0
     for link in links(markdown):
         if link.path:
@@ -101,7 +101,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
-    """Adds the version, a name to the search, and the script for diagrams to pages with diagrams.
+    """Adds the version, a label for the search, and to pages with diagrams, the script for these.
 
     Without this script, the theme would load one from another server.
 

@@ -14,7 +14,7 @@ from typing import Any
 FRONT = "index.md"
 """The front page. The menu begins with it, and names it once."""
 LIST = "pages.md"
-"""The list of all pages itself."""
+"""The page with the list of all pages."""
 _LINK = re.compile(r"\[([^\]]+)\]\(([^)]+)\)")
 _ROW = re.compile(r"\| *([^|]*[^| ]) *\| *(.*\[.*) *\|$")
 

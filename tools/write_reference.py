@@ -12,7 +12,7 @@ from tools.reference.packages import with_packages
 
 def main() -> None:
     """Writes every file, and removes pages that no source produces any more."""
-    for name, text in (schemas.files() | fact_files()).items():  # the pages have what these files say
+    for name, text in (schemas.files() | fact_files()).items():  # first: the pages repeat what these files say
         (ROOT / name).write_text(text, "utf-8")
     written = pages()
     for path in DIRECTORY.rglob("*.md"):

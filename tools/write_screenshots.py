@@ -23,7 +23,7 @@ EXAMPLES = {
     "llama": "huggingface/llama.yaml",
 }
 SECTIONS = {"tiny_lm": "graph", "vision": "bytes", "spotter_int8": "quantization", "llama": "memory"}
-"""The section that each picture begins with."""
+"""For each picture, the section at its top."""
 
 
 def main() -> None:
@@ -40,7 +40,7 @@ def main() -> None:
             for scheme in ("light", "dark"):
                 with started.opened(page, scheme, width=1000) as opened:
                     opened.page.evaluate(f"document.getElementById('{SECTIONS[name]}').scrollIntoView()")
-                    opened.page.wait_for_timeout(200)  # the graph is drawn in frames
+                    opened.page.wait_for_timeout(200)  # the graph is drawn in several frames
                     opened.page.screenshot(path=str(IMAGES / f"page-{name}-{scheme}.png"))
                 said = opened.told or "no message"
                 print(f"{name}, {scheme}: {page.stat().st_size:,} bytes, {said}")

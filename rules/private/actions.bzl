@@ -23,7 +23,7 @@ def check(error):
 def _declare(ctx, name, dir = False):
     return ctx.actions.declare_directory(name) if dir else ctx.actions.declare_file(name)
 
-# What `program_actions.bzl` needs of Bazel.
+# The functions of Bazel that `program_actions.bzl` needs.
 BAZEL = struct(declare = _declare, export_info = ExecutorchExportInfo, runs_validations = RUNS_VALIDATIONS)
 
 def program_inputs(ctx, manifest, libraries):
@@ -95,10 +95,10 @@ def _files(item, target):
     return [entry.file for entry in item.named], []
 
 def _messages(ctx, target, action, positions):
-    """Returns the arguments that let the messages of an action name lines, and the file with unused inputs or None.
+    """Returns the arguments with which messages of an action name lines, and the file with unused inputs or None.
 
-    The files with the lines are inputs, and the action lists them for Bazel as unused when it succeeds: a line that moves
-    does not run it again. Remote caches know no unused inputs, so the flag `//toolchain:lines` can leave them out.
+    The files with the lines are inputs, and a successful action lists them for Bazel as unused: if only lines move, it
+    does not run again. Remote caches know no unused inputs, so the flag `//toolchain:lines` can leave them out.
     """
     if not action.messages or not ctx.toolchains[TOOLCHAIN_TYPE].lines:
         return [], None

@@ -6,7 +6,7 @@ load("//toolchain:toolchain.bzl", "TOOLCHAIN_TYPE")
 load(":driver_script.bzl", "DRIVER_SCRIPT_ATTRS", "driver_script", "lines_of")
 load(":program_arguments.bzl", "PROGRAMS", "located", "program_arguments")
 
-# `bazel run` starts the script in the directory of its runfiles. Paths of the user are relative to another one.
+# `bazel run` starts the script in its runfiles. Paths of the user are relative to another directory.
 _SCRIPT = """\
 driver="$(rlocation {driver})"
 arguments=(

@@ -18,7 +18,7 @@ _KERNELS = [
     "libexecutorch_kernels_quantized.so",
 ]
 
-# What code that includes the headers of the wheel must define, as its executorch-config.cmake says.
+# Macros that code with the headers of the wheel must define, from its executorch-config.cmake.
 _DEFINES = ["C10_USING_CUSTOM_GENERATED_MACROS", "ET_EVENT_TRACER_ENABLED"]
 
 _C10 = "executorch/runtime/core/portable_type/c10"
@@ -202,7 +202,7 @@ def _executorch_runtime_impl(ctx):
             for library in libraries
         ]),
         owner = ctx.label,
-        # Kernels and backends register themselves: no symbol of the application asks for them.
+        # The linker must keep them all: kernels and backends register themselves, and no symbol refers to them.
         user_link_flags = depset(["-Wl,--no-as-needed"]),
     )
     return [

@@ -1,4 +1,4 @@
-"""What the macros for C++ share."""
+"""Functions and a rule that the macros for C++ share."""
 
 def cc_library_rule(instead):
     """Returns Bazel's own rule `cc_library`.
@@ -17,7 +17,7 @@ def cc_library_rule(instead):
 def _group_impl(ctx):
     return [DefaultInfo(files = getattr(ctx.attr.target[OutputGroupInfo], ctx.attr.group))]
 
-# Bazel's `filegroup` does the same, but does not have all attributes that a target can have.
+# Bazel's `filegroup` does the same, but lacks some of the attributes that other targets have.
 group = rule(
     implementation = _group_impl,
     doc = "One output group of a target, as a target.",

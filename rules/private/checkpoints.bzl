@@ -57,7 +57,7 @@ def executorch_checkpoints(name, manifest, checkpoints, checkpoint_as, **kwargs)
     targets = {checkpoint: "{}.{}".format(name, checkpoint) for checkpoint in named}
     if named:
         lowered_methods(
-            # it only compares the name of the weights with the manifest
+            # the rule only compares the name of the weights with the manifest
             name = template,
             weights_as = {named.values()[0]: checkpoint_as},
             **dict(attributes, **helper_attributes(kwargs))

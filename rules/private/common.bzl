@@ -16,7 +16,7 @@ ENVIRONMENT = {
 }
 
 def hint_arguments(target, command):
-    """Returns the arguments with which any verb of the driver tells what to change in a target.
+    """Returns the arguments with which the driver's hints say what to change in a target.
 
     Args:
       target: string, the label of the target.
@@ -66,7 +66,7 @@ def names_error(names):
     return None
 
 def tags_error(tags):
-    """Says whether a tag is no name, occurs twice, or would have the name of another output.
+    """Says whether a tag is not a name, occurs twice, or would have the name of another output.
 
     Args:
       tags: list of string.
@@ -148,7 +148,7 @@ def unique_error(named, place, advice = "Keep one of them"):
     return None
 
 def import_paths_error(sources, place):
-    """Says whether two files have the same import path: Python would import one of them, and which one would be chance.
+    """Says whether two files have the same import path: Python would import only one of them, chosen by chance.
 
     Args:
       sources: list of struct(name, file), in which one file can occur twice.
@@ -165,11 +165,11 @@ def import_paths_error(sources, place):
     return ("deps", error) if error else None
 
 def _kind(path):
-    """Returns which kind of file with weights a path names, or None if its suffix does not tell."""
+    """Returns the kind of file with weights that a path names, or None if its suffix does not show it."""
     return _KINDS.get("." + path.rpartition(".")[2])
 
 def _kinds_error(named, place):
-    """Says whether a file has the name of a file of another kind: the driver reads a file as its name says."""
+    """Says whether a file has the name of another kind of file: the driver reads a file as its name says."""
     for entry in named:
         kind, wanted = _kind(entry.file.basename), _kind(entry.name)
         if kind and wanted and kind != wanted:
@@ -198,7 +198,7 @@ def inputs_error(sources, inputs, renamed, place):
         return "srcs", error
     named = []
     for attribute in INPUTS:
-        # The tokenizer has names of its own: one of its files may be data too.
+        # The tokenizer is checked apart: one of its files may be data, too.
         named = (named if INPUTS[attribute].renamed else []) + getattr(inputs, attribute)
         error = unique_error(named, place) or _kinds_error(getattr(inputs, attribute), place)
         if error:
@@ -260,20 +260,20 @@ def name_with_variant(name, variant):
     """
     return name if not variant or name.endswith("." + variant) else "{}.{}".format(name, variant)
 
-# What the driver reads in different ways. Other suffixes, such as `.bin`, say little about what is in a file.
+# Kinds of files that the driver reads in different ways. Other suffixes, such as `.bin`, do not show the kind.
 _KINDS = {".ckpt": "torch.save", GGUF_SUFFIX: "GGUF", ".pt": "torch.save", ".pth": "torch.save", ".safetensors": "safetensors"}
 
 # The error of a target that has `export` and `lowered`.
 BOTH_EXPORTS = ("export", "write `export` or `lowered`: the target of `lowered` has the exported methods too")
 
-# The error of a target whose `lowered` has nothing.
+# The error of a target whose `lowered` has no lowered methods.
 NOTHING_LOWERED = ("lowered", "a backend of this target compiles weights: leave out `lowered`")
 
-# The target with what the programs of all checkpoints share ends so.
+# The end of the name of the target that the programs of all checkpoints share.
 TEMPLATE = "template"
 
 def _for_names(text):
-    """Returns a text with `_` for each character that the name of a checkpoint cannot have."""
+    """Returns a text with `_` in place of each character that the name of a checkpoint cannot have."""
     return "".join([text[at] if text[at] in CHARACTERS else "_" for at in range(len(text))])
 
 def _stem(file):
@@ -364,7 +364,7 @@ def export_error(target, sources, export_sources, place):
         if ours == theirs:
             continue
         places = {name: place(file) for name, file in ours.items()}
-        if places == {name: place(file) for name, file in theirs.items()}:  # made by the same targets
+        if places == {name: place(file) for name, file in theirs.items()}:  # the same targets make them
             other = [places[name] for name, file in ours.items() if file != theirs[name]][0]
             return "export", "the target of `export` has another configuration, and so another {}: {}".format(
                 other,

@@ -9,8 +9,8 @@ ETBUILD = "bazel run @rules_executorch//:etbuild --"
 # Whether Bazel runs the actions of the output group `_validation` for every consumer of a target. Bazel 4 does not.
 RUNS_VALIDATIONS = hasattr(config_common, "toolchain_type")
 
-# The options, besides the platform and the processor, that splits change for each system that an app is for, with their values
-# on a machine that builds. Bazel 4 lacks some of Apple's and cannot read others.
+# The options, besides the platform and the processor, that split transitions change for each system that an app is for,
+# with their values on the build machine. Bazel 4 lacks some of Apple's and cannot read others.
 OPTIONS_OF_PLATFORMS = dict({
     "features": [],
     "minimum_os_version": None,
@@ -47,7 +47,7 @@ def unblocked(repository_ctx):
     return {"block": False} if hasattr(repository_ctx, "watch") else {}
 
 def is_before(repository_ctx, *version):
-    """Whether this Bazel is older than a version. Debian's own do not know their version: 4.2 or 7.7.
+    """Whether this Bazel is older than a version. Debian's Bazels, 4.2 and 7.7, do not know their version.
 
     Args:
       repository_ctx: the context of a repository rule.
@@ -77,7 +77,7 @@ def own_global(repository_ctx, name):
     return name if is_before(repository_ctx, 7, 7) else "getattr(getattr(native, \"legacy_globals\", None), \"{}\", None)".format(name)
 
 def reproducible(module_ctx):
-    """Returns the result of a module extension that depends on nothing but its tags, so that no lockfile has to keep it.
+    """Returns the result of a module extension that depends only on its tags: lockfiles then leave it out.
 
     Args:
       module_ctx: the context of the extension.

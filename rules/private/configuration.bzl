@@ -1,4 +1,4 @@
-"""The configuration of programs: one, whatever the configuration of the targets that need them, and that of a toolchain.
+"""The configuration of programs: a single one for all targets that need them, and one that chooses a toolchain.
 
 A program is the same for every compilation mode and target platform, unless something that it is made of has a `select()`.
 """
@@ -9,8 +9,8 @@ _FLAG = str(Label("//toolchain:one_configuration"))
 _TOOLCHAIN = str(Label("//toolchain:name"))
 _OPTION = "//command_line_option:"
 
-# What one configuration has. Builds hardly have this mode, this platform or this suffix of the outputs' directory: Bazel 4
-# names that directory after the options that transitions have changed, so these have to change wherever they come from.
+# The options of the single configuration. The mode, platform and suffix of the outputs' directory are unusual on
+# purpose: Bazel 4 names it after the options that transitions have changed, so each transition has to change them.
 _FIXED = {
     _OPTION + "compilation_mode": "dbg",
     _OPTION + "platform_suffix": "one",
@@ -19,7 +19,7 @@ _FIXED = {
     str(Label("//toolchain:lines")): False,
 }
 
-# What rules for phones change besides, for each processor and least version of a system: here as on this machine.
+# Options that rules for phones change for each processor and version of a system, with their values on this machine.
 _OF_THIS_MACHINE = {_OPTION + name: value for name, value in OPTIONS_OF_PLATFORMS.items()}
 _CPU = _OPTION + "cpu"
 _HOST_CPU = _OPTION + "host_cpu"
@@ -28,7 +28,7 @@ _KEPT = options_to_keep(_CHANGED)
 
 def _configuration_of_program_impl(settings, attr):
     for name in ["configuration", "toolchain"]:
-        if not hasattr(attr, name):  # Bazel 4 leaves out an attribute whose value it does not know yet
+        if not hasattr(attr, name):  # Bazel 4 leaves out attributes with unknown values
             fail("this version of Bazel cannot read a select() for `{}`: write one value".format(name))
     toolchain = {_TOOLCHAIN: attr.toolchain or settings[_TOOLCHAIN]}
     chosen = attr.configuration or ("one" if settings[_FLAG] else "target")

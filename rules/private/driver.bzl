@@ -16,7 +16,7 @@ _WORKER = {
     "supports-workers": "1",
 }
 
-# More arguments of a rule whose actions are steps: a group of actions for each step, so that `exec_properties` can name it.
+# More arguments of a rule whose actions are steps. `exec_properties` can name the execution group of each step.
 EXEC_GROUPS = {
     "exec_groups": {step: EXEC_GROUP(toolchains = [str(TOOLCHAIN_TYPE)]) for step in STEPS},
 } if EXEC_GROUP else {}
@@ -25,7 +25,7 @@ EXEC_GROUPS = {
 # are those of bazel-lib. The default is for small models, which need about 400 MB; Bazel would assume 250 MB.
 MEMORY = dict({"default": 1500}, **RESOURCE_SETS)
 
-# Bazel takes only functions of the top level, and tells them nothing about the action but the number of its inputs.
+# Bazel takes only top-level functions. It gives them the number of inputs of the action, and nothing else about it.
 def _default(_os, _inputs):
     return {"cpu": 1, "memory": MEMORY["default"]}
 
@@ -90,16 +90,16 @@ def _resource_set(ctx):
     return getattr(ctx.attr, "resource_set", "default")
 
 def _has_group(ctx, verb):
-    """Whether the actions of a verb are a group of their own.
+    """Whether the actions of a verb have an execution group.
 
-    `exec_compatible_with` of a target holds for the actions outside of groups only, and it has to hold for all of them.
+    A target with `exec_compatible_with` uses no groups: it must hold for all actions, but Bazel ignores it in groups.
     """
     if not verb or verb not in getattr(ctx, "exec_groups", {}):
         return False
     return not ctx.attr.exec_compatible_with
 
 def toolchain_of(ctx, verb):
-    """Returns the toolchain of a verb's actions. A group of actions may run on another platform than the others.
+    """Returns the toolchain of a verb's actions. An execution group may run on another platform than other actions.
 
     Args:
       ctx: the context of the rule. The rule must require the toolchain.

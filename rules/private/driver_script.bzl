@@ -9,7 +9,7 @@ _START = """\
 runfiles_export_envvars
 """
 
-# Attributes that a rule with such a script needs.
+# Attributes of a rule that has such a script.
 DRIVER_SCRIPT_ATTRS = {
     "_runfiles": attr.label(
         default = RUNFILES_LIBRARY,
@@ -23,7 +23,7 @@ def driver_script(ctx, script, files, **values):
       ctx: the context of the rule. It has `DRIVER_SCRIPT_ATTRS`.
       script: string, lines of bash after those that define `rlocation`. `{driver}` stands for the path of the driver.
       files: list of Files that the script reads.
-      **values: what stands for other names in braces.
+      **values: texts that replace other names in braces.
 
     Returns:
       list of providers.

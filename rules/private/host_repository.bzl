@@ -1,4 +1,4 @@
-"""The repository rule host_repository: what the rules have to know about Bazel and this machine while they are loaded.
+"""The repository rule host_repository: facts about Bazel and this machine that the rules need while they are loaded.
 
 It downloads nothing, so that a build which only loads the rules does not wait for the packages.
 """
@@ -54,6 +54,6 @@ host_repository = repository_rule(
         ),
     },
     configure = True,
-    # Where the interpreters are. Here, and not where the packages are built: a PATH changes often.
+    # The paths of interpreters. A PATH changes often, so they are not in the repository of the packages.
     environ = ["PATH"],
 )

@@ -37,7 +37,7 @@ def _installed(target, files):
     places = [place for place in [_place_in_site_packages(file) for file in files] if place]
     named = [place.split("/")[0].split("-")[0] for place in places if ".dist-info/" in place]
 
-    # Without their metadata, packages are known by what they are imported as.
+    # Without metadata, a package is known only by its import name.
     names = named or [place.split("/")[0].replace(".py", "") for place in places]
     unique = {name_in_indexes(name): True for name in names}.keys()
     return [struct(name = name, library = label_text(target.label), is_certain = bool(named)) for name in unique]
@@ -45,8 +45,7 @@ def _installed(target, files):
 def check_packages(label, installed, toolchain):
     """Fails if libraries need packages that the toolchain does not have: the model could not import them.
 
-    A name that was not found in the metadata of a package, but is what it is imported as, need not be that of the package.
-    Then a note tells the user.
+    A package without metadata is known only by its import name. That may not be its own name, so it causes only a note.
 
     Args:
       label: Label of the target, for the message.
@@ -116,7 +115,7 @@ def _python_library_impl(target, ctx):
         return []
     return [_PythonLibraryInfo(library = _python_library(ctx, target))]
 
-# For attributes that take `LIBRARIES`: Bazel then looks at the files of a library once, and not for each program that uses it.
+# For attributes that take `LIBRARIES`: the aspect looks at the files of a library once, and not for each program.
 python_library = aspect(
     implementation = _python_library_impl,
     doc = "Describes a library of Python's own rules as programs use it.",
@@ -130,8 +129,8 @@ def library_of(ctx, target):
       target: Target with one of the providers in `LIBRARIES`.
 
     Returns:
-      ExecutorchLibraryInfo. It leaves out installed packages (`site-packages`): the toolchain has those. `check_packages`
-      looks whether it does.
+      ExecutorchLibraryInfo. It leaves out installed packages (`site-packages`): the toolchain has those.
+      `check_packages` checks this.
     """
     if ExecutorchLibraryInfo in target:
         return target[ExecutorchLibraryInfo]

@@ -1,11 +1,11 @@
-"""The attributes that every target has: how macros pass them to the targets that they define.
+"""How macros pass the attributes that every target has to the targets that they define.
 
 A macro with several targets gives each of them one of these:
 
 - the targets that its documentation names get `common_attributes`;
 - a target that only other targets of the macro use gets `helper_attributes`.
 
-So what a user says about a macro, such as where it can be built, holds for all that it defines.
+So attributes of a macro, such as where it can be built, hold for all targets that it defines.
 """
 
 _COMMON = [
@@ -21,7 +21,7 @@ _COMMON = [
     "visibility",
 ]
 
-# What Bazel's `test_suite` does not have. Its tests have them.
+# Attributes that Bazel's `test_suite` lacks. Its tests have them.
 _NOT_OF_SUITES = ["exec_compatible_with", "exec_properties", "target_compatible_with"]
 
 def common_attributes(attributes):
@@ -50,7 +50,7 @@ def suite_attributes(attributes):
 def helper_attributes(attributes):
     """Returns the attributes of a target that only other targets of a macro use.
 
-    Nobody else can name it, and `//...` does not build it for itself.
+    Other packages cannot name it, and `//...` does not build it.
 
     Args:
       attributes: dict, the attributes of the macro.

@@ -67,7 +67,7 @@ def named_beside(files, manifest):
     return [struct(name = name_beside(file, manifest), file = file) for file in files]
 
 def named_as(targets, attribute):
-    """Gives the files of each target the name that an attribute says.
+    """Gives the files of each target the names from an attribute.
 
     Args:
       targets: dict of Target to string: the name of its file. If it has several files, the name of the folder that they

@@ -77,7 +77,7 @@ def _executorch_program_impl(ctx):
     return [
         DefaultInfo(files = depset(shipped), runfiles = ctx.runfiles(shipped)),
         OutputGroupInfo(
-            # Bazel 5 and later always build this group, so the checks also run for someone who needs only the program.
+            # Bazel 5 and later always build this group, so the checks run even if only the program is needed.
             _validation = depset([reported.report, made.compared]),
             bundled = depset([more.bundled]),
             etrecord = depset([more.etrecord]),
@@ -219,7 +219,7 @@ _PROGRAM_ATTRS = {
     ),
 }
 
-# Only this rule has them: they choose its configuration, and they make labels of the outputs that a BUILD file decides.
+# Only this rule has these: they choose its configuration, and give labels to outputs with names from a BUILD file.
 _CONFIGURATION_ATTRS = {
     "configuration": attr.string(
         doc = "`one`: build the program once, for all compilation modes and target platforms. Each `select()` below it then " +

@@ -42,8 +42,8 @@ Each file in them that the action does not write is an input.
 load(":common.bzl", "read_by")
 load(":facts.bzl", "TEMPLATES")
 
-# The actions that import torch, and those that may run in a persistent worker. A verification needs processes with another
-# environment than the first build.
+# The actions that import torch, and those that may run in a persistent worker. A verification may not: its processes
+# need another environment than the first build.
 _TORCH = ["export", "lower", "compare", "verify", "bundle", "etrecord"]
 _WORKER = ["plan", "export", "lower", "compare", "report", "etrecord"]
 
@@ -58,9 +58,9 @@ def _action(kind, arguments, outputs, progress, name = "", more_inputs = [], mes
       arguments: list. The first is the verb of the driver.
       outputs: list of files.
       progress: string, what it does, for people who wait.
-      name: string, what tells actions of one kind in a target apart; empty for one.
-      more_inputs: list of files that must be there, though no argument names them.
-      messages: string, what tells actions with messages about lines of the manifest apart; empty for others.
+      name: string, distinguishes the actions of one kind in a target; empty if there is only one.
+      more_inputs: list of files that must exist, although no argument names them.
+      messages: string, distinguishes the actions whose messages name lines of the manifest; empty for others.
       lines: file with the lines of the sources, which these messages name too; or None.
 
     Returns:
@@ -101,7 +101,7 @@ def _exported(option, methods):
     return [_path("{}={}=".format(option, method), file) for method, file in methods.items()]
 
 def _below(system, target):
-    """Returns the directory of files that are copied when the checks have passed; empty for files that are not."""
+    """Returns the directory of files that are copied after the checks have passed; empty if files are not copied."""
     return "" if system.runs_validations else target.name + ".unchecked/"
 
 def compiles_weights(backends):
@@ -193,10 +193,11 @@ def _lower_arguments(plan, export, methods, named):
     ]
 
 def template_steps(plans, export, inputs, with_weights):
-    """Returns the actions that lower methods by themselves: one for each method, if a target lists several; else one.
+    """Returns the actions that lower methods by themselves: one action for each of several methods, otherwise one.
 
-    They read no weights: an action that binds what they make writes the program. So all checkpoints, and a cache for several
-    machines, share them. Where a backend compiles weights, each of several methods is still lowered by an action of its own.
+    They read no weights. Another action binds the results to weights, and writes the program. So all checkpoints, and
+    machines with one cache, share these actions. If a backend compiles weights, each of several methods is still
+    lowered by an action of its own.
 
     Args:
       plans: struct with `lower` and `methods`.
@@ -380,7 +381,7 @@ def _bundle(ctx, system, target, lowered, reported):
         "-o",
         _path("", bundled),
     ]
-    passed = [reported.index]  # the program has passed its checks
+    passed = [reported.index]  # so the program has passed its checks
     return bundled, _action("bundle", arguments, [bundled], "Bundling", more_inputs = passed)
 
 def _etrecord(ctx, system, target, plans, export, lowered):

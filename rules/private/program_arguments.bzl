@@ -17,7 +17,7 @@ def located(ctx, prefix, file):
 
     Args:
       ctx: the context of the rule.
-      prefix: string, what stands before the path.
+      prefix: string, the text before the path.
       file: File, one of the runfiles.
 
     Returns:

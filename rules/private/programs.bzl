@@ -6,7 +6,7 @@ load(":program.bzl", _executorch_program = "executorch_program")
 def executorch_program(name, variant = "", named_data = [], **kwargs):
     """Builds a program: the rule `executorch_program`, with labels for its `.pte` and `.ptd` files.
 
-    A `select()` is chosen after labels are known, so what depends on one has no label.
+    Bazel resolves a `select()` after it knows the labels, so a file whose name depends on one has no label.
 
     Args:
       name: string, the name of the target.

@@ -11,7 +11,7 @@ exec "$(rlocation {driver})" push {arguments} "$@"
 
 def _executorch_push_impl(ctx):
     stamped = ctx.attr.stamp == 1 or (ctx.attr.stamp == -1 and ctx.files._stamp)
-    stamps = [ctx.info_file, ctx.version_file] if stamped else []  # what --workspace_status_command printed
+    stamps = [ctx.info_file, ctx.version_file] if stamped else []  # with the output of --workspace_status_command
     arguments = [located(ctx, "", ctx.file.package), quoted(ctx.attr.repository)]
     arguments += ["--tag=" + quoted(tag) for tag in ctx.attr.remote_tags]
     arguments += [located(ctx, "--tag-file=", file) for file in ctx.files.remote_tags_file]

@@ -14,7 +14,7 @@ def _programs(ctx):
     )
 
 def _list_kernels(ctx):
-    """Declares ExecutorchSelectedOps, which fails if a program needs a kernel that is not there.
+    """Declares ExecutorchSelectedOps, which fails if a program needs a kernel that `kernels` and `runtime` lack.
 
     Args:
       ctx: the context of the rule.

@@ -9,8 +9,8 @@ _ProgramsInfo = provider(
     fields = {"programs": "depset of struct(folder, index): each program's package, and its `NAME.index.json`."},
 )
 
-# The attributes by which rules ship files: Bazel's own rules, and those for C++, Python, packages, images and phones. With `*`,
-# Bazel would visit each app's compilers too, and programs that only its tools need would count.
+# The attributes with which rules ship files: Bazel's own rules, and those for C++, Python, packages, images and phones.
+# With `*`, Bazel would also visit the compilers of each app, and count programs that only tools need.
 _ATTRIBUTES = [
     "additional_contents",
     "assets",
@@ -50,7 +50,7 @@ def _targets(rule):
     return found
 
 def _programs_aspect_impl(target, ctx):
-    # A program whose exported methods another one uses is not shipped with it.
+    # A program is not shipped with another one that uses its exported methods.
     if ExecutorchProgramInfo in target:
         index = target[ExecutorchProgramInfo].index
         return [_ProgramsInfo(programs = depset([struct(folder = target.label.package, index = index)]))]
@@ -59,7 +59,7 @@ def _programs_aspect_impl(target, ctx):
 
 _programs_aspect = aspect(
     implementation = _programs_aspect_impl,
-    apply_to_generating_rules = True,  # else it would not see what `:net.pte` belongs to
+    apply_to_generating_rules = True,  # otherwise it would not see the target of `:net.pte`
     attr_aspects = _ATTRIBUTES,
 )
 

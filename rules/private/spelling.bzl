@@ -1,7 +1,7 @@
-"""Finds the word that somebody meant."""
+"""Finds the known word that a misspelled word means."""
 
 def _distance(one, other):
-    """Returns how many letters have to be added, removed or replaced to make one word of the other."""
+    """Returns how many letters have to be added, removed or replaced to turn one word into the other."""
     row = range(len(other) + 1)
     for number, letter in enumerate(one.elems()):
         before, row = row, [number + 1]

@@ -1,6 +1,6 @@
 """The repository rule toolchains_repository: a hub with a `toolchain()` for each toolchain of packages.
 
-It downloads nothing, and does not ask for the packages: Bazel reads it to choose a toolchain.
+It downloads nothing, and does not need the packages: Bazel reads it to choose a toolchain.
 """
 
 load(":package_facts.bzl", "PLATFORMS")

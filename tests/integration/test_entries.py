@@ -17,8 +17,11 @@ from executorch.runtime import Runtime
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
-from etbuild.errors import BuildError
-from etbuild.export.assignments import Assigned, assigned_when_run, calls_differ, other_inputs, watched
+from etbuild import plugins
+from etbuild.errors import BuildError, InputError
+from etbuild.export import assignments
+from etbuild.export.assignments import EagerMethod
+from etplugins.assignments.assigned import Assigned, assigned_when_run, calls_differ, other_inputs, watched
 from tests.helpers.rotation import values_that_run
 
 from .conftest import Build, Outcome
@@ -281,8 +284,8 @@ def test_what_nothing_reads_may_be_assigned(build: Build) -> None:
     model = MODEL.replace("return self(x).softmax(-1)", body, 1)
     model = model.replace("self.linear = shared", "self.linear = shared; self.register_buffer('state', torch.ones(1))")
     made = build(HEAD + method("by_call", False) + method("by_call", True), model=model)
-    assert "note: `by_call` assigns to `seen`" in made.err
-    assert "note: `by_call` assigns to `tail.state`" in made.err
+    notes = made.json("net.report.json")["notes"]
+    assert {"seen", "tail.state"} <= {note.split("`")[3] for note in notes if note.startswith("`by_call` assigns to")}
     for strict in (False, True):
         check(made, name_of("by_call", strict), "by_call", torch.randn(2, 4))
 
@@ -661,6 +664,43 @@ def test_a_buffer_that_is_assigned_past_the_module_is_called_a_buffer(body: str)
 @pytest.mark.parametrize("message", REFUSED)
 def test_what_no_program_can_keep_is_refused(message: str) -> None:
     assert message in assigned_in(REFUSED[message])
+
+
+OF_RUNS = {
+    "w": "self.w = x; return x * 1",
+    "n": "self.n = self.n + x; return self.n * 1",
+    "list": "self.window.append(x); return sum(self.window)",
+    "COUNT": "global COUNT; COUNT = 1; return x * 1",
+    "child.weight": LOST["child.weight"],
+}
+"""What a method assigns, by what a build without a plug-in calls it."""
+
+
+@pytest.mark.parametrize("name", OF_RUNS)
+def test_without_the_plug_in_a_method_that_assigns_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(BuildError, match=f"the method assigns to `{name}` when it runs, which needs the plug-in"):
+        traced_without_plugins(OF_RUNS[name], monkeypatch)
+
+
+@pytest.mark.parametrize("body", ["self.n.add_(x); return self.n * 2", "return self.norm(x)"])
+def test_a_method_that_assigns_nothing_needs_no_plug_in(body: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    eager, program = traced_without_plugins(body, monkeypatch)
+    assert (
+        assignments.differing_sizes(eager, program, [(torch.export.Dim("n", min=2), torch.export.Dim.STATIC)]) is None
+    )
+    with pytest.raises(InputError, match="no plug-in provides the method watch `assignments`"):
+        assignments.differing_sizes(eager, program, [(torch.export.Dim("n", min=1),)])
+
+
+def traced_without_plugins(body: str, monkeypatch: pytest.MonkeyPatch) -> tuple[EagerMethod, ExportedProgram]:
+    """Exports a method with this body in a driver without plug-ins."""
+    code = types.ModuleType("code")
+    exec(compile(STATES.replace("BODY", body), "code.py", "exec"), vars(code))
+    monkeypatch.setattr(plugins, "group", lambda name: {})
+    monkeypatch.setattr(assignments, "active_finder", lambda: types.SimpleNamespace(loaded_modules=lambda: [code]))
+    module, inputs = code.Net().eval().requires_grad_(False), (torch.ones(2, 4),)
+    eager = EagerMethod(module, module, (inputs, {}), "forward", ("methods", "forward", "entry"), is_only=True)
+    return eager, assignments.traced(eager, lambda: torch.export.export(module, inputs))
 
 
 NO_STATE = "mem = torch.zeros_like(self.norm.running_mean); self.norm.running_mean = mem * 2 + x[0]; return mem + x"

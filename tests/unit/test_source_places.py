@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from etbuild.export import assigning_lines
 from etbuild.inputs.sources import UsedSources
 from etbuild.inputs.user_code import SourceFinder, active_finder, from_here
+from etplugins.assignments import assigning_lines
 
 SOURCE = b"""\
 class Net:

@@ -43,7 +43,7 @@ def read_index(path: Path) -> tuple[Path, Index]:
 
 
 def index_of(path: Path) -> Index:
-    """The index that a user names as for `read_index`. An artifact must have the bytes that it lists.
+    """Like `read_index`, but returns only the content, and an artifact must have the bytes that the index lists.
 
     Raises:
         InputError: As `read_index`, or the artifact has other content.

@@ -19,7 +19,7 @@ def each_manifest(paths: Sequence[Path]) -> list[Path]:
 
 
 def may_be_several(paths: Sequence[Path]) -> bool:
-    """Whether a command names several manifests, or a folder, whatever number is in it."""
+    """Whether a command names several manifests, or a folder, which counts as several."""
     return len(paths) > 1 or any(map(_is_folder, paths))
 
 
@@ -28,7 +28,7 @@ def _is_folder(path: Path) -> bool:
 
 
 def _in_folder(directory: Path) -> list[Path]:
-    """The manifests of a directory and those below it, sorted: the YAML files that say that they are one.
+    """The manifests in a directory and in those below it, sorted: the YAML files with the `schema` of manifests.
 
     Raises:
         InputError: The directory has none.

@@ -1,4 +1,4 @@
-"""Builds the program that a verb runs or measures, and adds the options that name one that is built already."""
+"""Builds the program that a verb runs or measures, and adds the options for a program that is built already."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def add_program(parser: argparse.ArgumentParser, verb: str) -> None:
-    """Adds the options for a program that is built already, with what the verb does to it, such as `test`."""
+    """Adds the options for a program that is built already. `verb` is what the command does with it, such as `test`."""
     add_path(parser, "--program FILE", f"{verb} this .pte instead of building one; its index is in the same directory")
     add_named_data(parser, "`--program`")
 

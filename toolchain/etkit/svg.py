@@ -20,5 +20,5 @@ def document(width: int, height: int, body: Iterable[str]) -> str:
 
 
 def text(x: float, y: float, content: str, more: str = "") -> str:
-    """A text. Its content may come from anywhere: it is escaped."""
+    """A text. Its content is escaped, since it may come from an untrusted file."""
     return f'<text x="{x}" y="{y}" {more}>{escape(printable(content))}</text>'

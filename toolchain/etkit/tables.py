@@ -17,7 +17,7 @@ def table(rows: Sequence[Sequence[str]]) -> str:
 
 
 def counted(number: int | str, what: str) -> str:
-    """A number of things, such as `1 operator` or `2 operators`."""
+    """A number with its noun, such as `1 operator` or `2 operators`."""
     return f"{number} {what}" if str(number) == "1" else f"{number} {what}s"
 
 

@@ -30,5 +30,5 @@ def pages() -> dict[str, str]:
 
 
 def fact_files() -> dict[str, str]:
-    """Returns what the build rules load from the driver, by the path of the file in the repository."""
+    """Returns the content of files with facts that build rules load, by the path of the file in the repository."""
     return facts.files(ROOT)

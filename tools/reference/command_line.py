@@ -40,14 +40,14 @@ OWN_EXIT_CODES = {
     "selected-ops": {3: "a program needs a kernel that is not there"},
     "history": {1: "the registry failed, or a package is damaged"},
 }
-"""What an exit code means for a verb, if it means more than for all of them."""
+"""The meaning of exit codes that is special to a verb."""
 
 _OF_RULES = "for build rules"
 _OF_SEVERAL = "Options of several verbs"
 _LINE = 100  # the maximum length of a line of a usage, in characters
 
 
-_SHARED = 3  # an option of at least so many verbs is described once
+_SHARED = 3  # an option that at least so many verbs have is described once
 
 
 def pages() -> dict[str, str]:

@@ -1,7 +1,7 @@
-"""Makes the files with what the build rules and the driver both know: Python has it, and the rules load it from here.
+"""Makes the files with facts for the build rules and the driver: Python defines them, and the rules load the files.
 
-The packages have a file of their own: an edit to a file that the repository rule of the packages loads fetches them
-again, which takes minutes.
+The facts about packages have a file of their own: an edit to any file that the repository rule of the packages loads
+fetches them again, which takes minutes.
 """
 
 from __future__ import annotations

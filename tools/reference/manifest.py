@@ -68,9 +68,9 @@ class _Pages:
         self.homes: dict[str, _Key] = {}
         self._find_homes()
         links = {name: link(spaced(name), None, _INDEX_PAGE) for name in self.strings}
-        links |= {name: home.heading for name, home in self.homes.items()}  # until it is known where the homes are
+        links |= {name: home.heading for name, home in self.homes.items()}  # provisional, until all homes are known
         self.words = Words(self.definitions, links)
-        self.page_of: dict[str, str] = {}  # of each key, by its path
+        self.page_of: dict[str, str] = {}  # the name of the page of each key, by the key's path
         self.firsts: dict[str, _Key] = {}  # the key that each page starts with
         for key in self.top:
             if self._children_here(key):
@@ -87,7 +87,7 @@ class _Pages:
         return written
 
     def _give_page(self, first: _Key) -> None:
-        """Puts a key and those below it on a page. While they do not fit, the longest part gets a page of its own."""
+        """Puts a key and the keys below it on a page. While they do not fit, moves the longest part to another page."""
         self.firsts[first.own_page] = first
         self.page_of |= dict.fromkeys((key.path for key in self._keys(first)), first.own_page)
         parts = self._children_here(first)
@@ -214,9 +214,9 @@ class _Pages:
         return "properties" in node or any(self._has_keys(part, seen) for part in parts)
 
     def _find_homes(self) -> None:
-        """Decides where the page describes each definition that has keys.
+        """Decides where the pages describe each definition that has keys.
 
-        That is below the first top-level key that uses it, at the shortest path.
+        Each is described below the first top-level key that uses it, at the shortest path.
         """
         for top in self.top:
             waiting = [top]

@@ -19,9 +19,9 @@ def page(title: str, source: str, blocks: Iterable[str], snippets: str = "") -> 
 
     Args:
         title: Its heading.
-        source: What it is made from.
+        source: The source it is made from.
         blocks: Its content.
-        snippets: How its code is tested: what `tests/helpers/snippets.py` reads in a comment of a whole page.
+        snippets: How its code is tested: the comment for a whole page that `tests/helpers/snippets.py` reads.
 
     Returns:
         The page. Its links are those of the blocks.
@@ -44,7 +44,7 @@ def link(text: str, heading: str | None = None, page: str = "") -> str:
 
 
 def placed(name: str, text: str) -> str:
-    """Returns a page whose links are relative to docs/reference with links that are relative to the page.
+    """Takes a page with links that are relative to docs/reference. Returns it with links that are relative to the page.
 
     Args:
         name: The page, relative to docs/reference: `rules/executorch_program.md`.
@@ -70,7 +70,7 @@ def length(blocks: Iterable[str]) -> int:
 
 
 def cell(text: str) -> str:
-    """Returns text that can stand in a cell of a table: on one line, without a bare `|`."""
+    """Returns a text for a cell of a table: on one line, without a bare `|`."""
     return " ".join(text.split()).replace("|", "\\|")
 
 

@@ -33,7 +33,7 @@ def with_packages(architecture: str, root: Path) -> str:
 
 
 def _plugins() -> Iterator[tuple[str, str, str]]:
-    """A row for each plug-in, and one for all that are nothing but backends."""
+    """A row for each plug-in. Plug-ins that have only backends share a row."""
     found = plugins.plugins().values()
     backends = [plugin for plugin in found if plugin.provides.keys() == {"backend"}]
     for plugin in found:
@@ -45,7 +45,7 @@ def _plugins() -> Iterator[tuple[str, str, str]]:
 
 
 def _layers(root: Path) -> dict[str, list[list[str]]]:
-    """The packages of each layer in pyproject.toml, from the lowest layer up, by the package that contains them."""
+    """By package, its sub-packages in layers as in pyproject.toml, the lowest layer first."""
     contracts = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]["contracts"]
     return {
         contract["containers"][0]: [layer.split(" | ") for layer in reversed(contract["layers"])]

@@ -29,7 +29,7 @@ def _schemas(root: Path) -> Iterator[str]:
 
 
 def _keys(schema: Any, path: str) -> Iterator[str]:
-    """The keys of objects in a schema, each with the names of the definitions and keys that it is in."""
+    """The keys of objects in a schema, each after the names of the definitions and keys around it."""
     if isinstance(schema, list):
         for each in schema:
             yield from _keys(each, path)

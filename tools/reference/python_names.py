@@ -40,8 +40,7 @@ PUBLIC = {
     "etbuild.backends.needs": ("package", "sdk", "python"),
     "etbuild.errors": ("Problem", "DocumentPath", "EtbuildError", "InputError", "BuildError"),
 }
-"""The names by module that notebooks, services, and packages with their own backend import. Everything else may change
-at any time."""
+"""By module, the names that notebooks, services, and packages with their own backend may import. Others may change."""
 
 _SOURCE = "the docstrings of toolchain/etbuild"
 _LINE = 120  # the maximum length of a line of code, in characters
@@ -76,7 +75,7 @@ def pages(root: Path) -> dict[str, str]:
 
 
 def _apart(module: str, found: dict[str, _Found]) -> list[str]:
-    """Returns the names that get pages of their own, the longest ones, so that the others fit a page."""
+    """Returns the names that get pages of their own: the longest ones, so that the others fit on one page."""
     lines = {name: length(each.blocks(module, name)) + 2 for name, each in found.items()}
     apart: list[str] = []
     while sum(lines.values()) > LONGEST_PAGE - _ABOVE:
@@ -144,7 +143,7 @@ class _Found:
         return _string(self.following) or ""
 
     def blocks(self, module: str, name: str, level: str = "###") -> Iterator[str]:
-        """Returns what a page says about the name, with methods under headings of a level."""
+        """Returns the blocks of a page about a name. Methods are under headings of a level."""
         if isinstance(self.node, ast.ClassDef):
             yield from self._class(self.node, module, level)
         elif isinstance(self.node, ast.FunctionDef):

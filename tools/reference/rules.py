@@ -30,7 +30,7 @@ from tools.reference.starlark import Call, Loader
 _SOURCE = "the docstrings of rules/*.bzl"
 _ORDER = ("defs.bzl", "providers.bzl", "cc.bzl", "repositories.bzl", "extensions.bzl")
 TOPICS = ("program.bzl", "test.bzl", "package.bzl", "kernels.bzl", "toolchain.bzl")
-"""The files that `defs.bzl` is the sum of."""
+"""The files whose names `defs.bzl` contains."""
 _DEFAULTS: dict[str, Any] = {"bool": False, "int": 0, "string": ""}
 _KINDS = {
     "rule": "Rule",
@@ -178,7 +178,7 @@ def attributes(name: str, value: Any) -> list[str]:
 
 
 def _rule_behind(name: str, value: Any) -> Any:
-    """Returns the rule of the same name that a macro calls after it has set some attributes; else the value."""
+    """Returns the rule of the same name that a macro calls after setting attributes; otherwise the value."""
     return getattr(value, "__globals__", {}).get("_" + name, value)
 
 

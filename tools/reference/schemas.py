@@ -68,7 +68,7 @@ def _pretty(value: Any, margin: str) -> str:
 
 
 def _unfolded(kind: Any) -> tuple[Any, list[Says]]:
-    """A type without `Annotated`, and what is said of it. That of a plug-in's section is its class."""
+    """A type without `Annotated`, and its description. For a plug-in's section, the type is its class."""
     if get_origin(kind) is not Annotated:
         return kind, []
     base, *said = get_args(kind)
@@ -84,7 +84,7 @@ def _members(kind: Any) -> tuple[Any, ...]:
 def _fields(part: type[Part]) -> Iterator[tuple[str, str, Any]]:
     """The fields of a part that manifests may have: the key, the name and the type of each.
 
-    None says that the key is missing, unless it is inside of `Annotated`.
+    A None in the type means that the key may be missing, unless it is inside `Annotated`.
     """
     for name in part._FIELDS:
         kind = part.kinds()[name]
@@ -103,7 +103,7 @@ def _said(text: str) -> Schema:
 
 
 def _documented(documented: Any) -> tuple[Schema, dict[str, Schema]]:
-    """What the docstring of a class or module says about it and about its attributes."""
+    """The descriptions of a class or module and of its attributes, from its docstring."""
     head, _, attributes = inspect.cleandoc(documented.__dict__.get("__doc__") or "").partition("\nAttributes:\n")
     entries = [entry.strip().partition(": ") for entry in re.split(r"\n(?=    \w)", "\n" + attributes)[1:]]
     return _said(_one_line(head.split("\n\n")[0])), {name: _said(_one_line(text)) for name, _, text in entries}
@@ -114,7 +114,7 @@ def _one_line(text: str) -> str:
 
 
 def _described(node: Schema, said: Schema) -> Schema:
-    """A schema with another description. Examples belong to the description."""
+    """A schema with another description, including its examples."""
     bare = {key: value for key, value in node.items() if key not in ("description", "examples")}
     return {**said, **bare} if said else node
 
@@ -164,13 +164,13 @@ class _Schemas:
         raise NotImplementedError
 
     def alternatives(self, kind: Any) -> list[Schema]:
-        """The schemas of a type that a union has. A description is that of the union."""
+        """The schemas of a type inside a union. A description is left to the union."""
         node = _described(self.of(kind), {"description": ""})
         del node["description"]
         return list(node["anyOf"]) if node.keys() == {"anyOf"} else [node]
 
     def defined(self, name: str, node: Schema) -> Schema:
-        """A reference to a schema, which gets a name."""
+        """Gives a schema a name. Returns a reference to it."""
         self.definitions[name] = node
         return {"$ref": f"#/$defs/{name}"}
 
@@ -233,7 +233,7 @@ class _Manifests(_Schemas):
         }
 
     def _default(self, part: type[Part], name: str, kind: Any) -> Schema:
-        """The default of a field, if its type says none. That of a section is an empty one."""
+        """The default of a field, if its type does not say it. The default of a section is an empty section."""
         value, says = part._DEFAULTS.get(name), _unfolded(kind)[1]
         if value is None or any("default" in each.keywords for each in says):
             return {}
@@ -243,9 +243,9 @@ class _Manifests(_Schemas):
 
 
 class _Plans(_Schemas):
-    """The schema of plans. It has the types of values, and which names they have."""
+    """The schema of plans: names, and the types of their values."""
 
-    as_written = False  # for a section that plans have as the manifest has it
+    as_written = False  # true for a section that a plan copies from the manifest
 
     def document(self) -> Schema:
         """The whole schema."""
@@ -278,7 +278,7 @@ class _Plans(_Schemas):
         return {"type": types} if types and len(types) == len(node["anyOf"]) else node
 
     def _tagged(self, members: list[type[Part]]) -> Schema:
-        """The schema of one of some parts, each with a first key that only it has. The last one may have no keys."""
+        """The schema of a choice of parts. Each has a first key that no other has. The last one may have no keys."""
         tags = {part: [*part._PLAN.get("properties", part._FIELDS[:1])] for part in members}
         keys = [key for part in members for key in tags[part]]
         one_of = {"if": {"type": "object"}, "then": {"oneOf": [{"required": [key]} for key in keys]}}
@@ -312,7 +312,7 @@ class _Plans(_Schemas):
         return {"$ref": f"#/$defs/{name}"}
 
     def _present(self, kind: Any) -> Schema:
-        """The schema of a field that is missing while it is None."""
+        """The schema of a field that is left out if it is None."""
         found = [each for each in _members(kind) if each is not NoneType]
         return self.of(Union[tuple(found)] if found else kind)  # noqa: UP007
 
@@ -366,7 +366,7 @@ def types() -> str:
 
 
 class _Types:
-    """Types of a manifest's values, as Python writes them, and those of sections by name."""
+    """The types of a manifest's values as Python code, and the types of sections by name."""
 
     def __init__(self) -> None:
         self.written: dict[str, str] = {}
@@ -408,7 +408,7 @@ class _Types:
         return " | ".join(dict.fromkeys([*names, *more]))
 
     def _name(self, part: type[Part]) -> str:
-        """The name of a section's type, which is written behind those that it uses."""
+        """The name of a section's type, which is written after the types that it uses."""
         name = str(part._MANIFEST.get("section", part.__name__))
         if name not in self.written:
             self.written[name] = ""  # it may contain itself

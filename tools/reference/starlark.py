@@ -68,7 +68,7 @@ def _bazel() -> dict[str, Any]:
     }
 
 
-# What files of other repositories define: Bazel's own, and that of host_repository on a machine where nothing is known.
+# Names that files of other repositories define: Bazel's own, and host_repository's for a machine without any facts.
 _FILES = (
     "@rules_executorch_host//:host.bzl",
     "@rules_executorch_toolchains//:toolchains.bzl",

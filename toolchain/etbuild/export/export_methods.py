@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import contextlib
 import copy
-import functools
 import inspect
 import io
 import re
@@ -26,7 +25,6 @@ from etbuild import plugins
 from etbuild.errors import BuildError, DocumentPath, InputError, Problem, did_you_mean
 from etbuild.exception_text import hints, readable, summary
 from etbuild.export import (
-    assigning_lines,
     assignments,
     core_operators,
     derived_dims,
@@ -38,6 +36,7 @@ from etbuild.export import (
     strict_names,
     violated_shapes,
 )
+from etbuild.export.assignments import EagerMethod
 from etbuild.export.example_values import DynamicShapes, dimension_names
 from etbuild.export.quantizers import MethodQuantization
 from etbuild.export.size_conditions import SizeConditions
@@ -183,25 +182,16 @@ def _traced(prepared: PreparedMethod, shapes: DynamicShapes, training: bool = Fa
     method, module, recipe, entry = prepared.method, prepared.module, prepared.job.recipe, (*prepared.path, "entry")
     root, strict = root_of(prepared), recipe.strict if recipe and "strict" in method.from_recipe else method.strict
     conditions = SizeConditions()
-    with torch.no_grad(), _training(module, training):
-        sources = active_finder().loaded_modules()
-        with assignments.watched(module, sources) as assigned:
-            program = _exported(prepared, root, shapes, strict, conditions)
+    inputs, is_only = (prepared.arguments, prepared.keywords), len(prepared.job.plan.methods) == 1
+    eager = EagerMethod(module, root, inputs, method.entry, entry, is_only)
+
+    def trace() -> torch.export.ExportedProgram:
+        program = _exported(prepared, root, shapes, strict, conditions)
         _check_tensors(program, entry, f"call `{_UNWRAP}` in the factory")
-        if assigned.wants_run(program):
-            arguments, keywords = assignments.other_inputs((prepared.arguments, prepared.keywords))
-            with wrap_user_error(entry, f"running `{method.entry}` on the example inputs"):
-                in_run = assignments.assigned_when_run(module, lambda: root(*arguments, **keywords), sources)
-                assigned.add(in_run)
-        elif assigned.attributes:  # a run may assign less; if the model refuses to run, the export goes on
-            arguments, keywords = copy.deepcopy((prepared.arguments, prepared.keywords))
-            with contextlib.suppress(Exception):
-                assigned.add(assignments.assigned_when_run(module, lambda: root(*arguments, **keywords), sources))
-        assigned.check(program, entry)
-        inputs = (prepared.arguments, prepared.keywords)
-        differ = functools.partial(assignments.calls_differ, module, root, program, inputs, sources)
-        lines_of = functools.partial(assigning_lines.hint)
-        assigned.check_calls(differ, entry, len(prepared.job.plan.methods) == 1, lines_of)
+        return program
+
+    with torch.no_grad(), _training(module, training):
+        program = assignments.traced(eager, trace)
     method_results.check(program, entry)
     method_results.make_plain(program)
     core_operators.make_lowerable(program)
@@ -215,7 +205,7 @@ def _traced(prepared: PreparedMethod, shapes: DynamicShapes, training: bool = Fa
     untie(program, {key: id(tensor) for key, tensor in named_tensors(module).items()})
     _check_ranges(program, shapes, conditions)
     if not training:  # in training, a batch norm needs several values, and dropout draws random numbers
-        _check_small_sizes(prepared, program, root, shapes)
+        _check_small_sizes(prepared, eager, program, shapes)
     return program
 
 
@@ -518,14 +508,11 @@ def _check_ranges(program: torch.export.ExportedProgram, shapes: DynamicShapes, 
 
 
 def _check_small_sizes(
-    prepared: PreparedMethod, program: torch.export.ExportedProgram, root: torch.nn.Module, shapes: DynamicShapes
+    prepared: PreparedMethod, eager: EagerMethod, program: torch.export.ExportedProgram, shapes: DynamicShapes
 ) -> None:
     """Fails if the exported method and the module differ for a size of 0 or 1: torch.export assumes larger sizes."""
-    inputs, dims = (prepared.arguments, prepared.keywords), [dims for dims, _ in shapes.leaves]
     with torch.no_grad():
-        differing = every_size.difference(
-            prepared.module, root, program, inputs, dims, active_finder().loaded_modules()
-        )
+        differing = assignments.differing_sizes(eager, program, [dims for dims, _ in shapes.leaves])
     if differing is not None:
         message = f"for inputs of {differing}, the exported method gives something else than the model"
         hint = "torch.export assumes that no dynamic size is 0 or 1: write a larger `min`, or change the model"

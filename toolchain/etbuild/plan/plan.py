@@ -138,6 +138,7 @@ class Plan(Lowered):
             ("example_input", leaf.of_model) for leaf in inputs if isinstance(leaf, ModelExample)
         ]
         used += [("method_source", PurePath(each.program).suffix) for each in self.methods.values() if each.program]
+        used += [("method_watch", "assignments")] if any(not each.program for each in self.methods.values()) else []
         used += [("method_change", "adapters")] if self.model.adapters else []
         used += [("module_source", self.model.plugin)] if self.model.plugin is not None else []
         used += [("runner", self.runner)] if self.runner is not None else []

@@ -21,8 +21,8 @@ _EVERYWHERE = ("WORKSPACE", "WORKSPACE.bazel", "MODULE.bazel", "MODULE.bazel.loc
 def reasons(plan: Plan, manifest: Path, declared: Inputs, changed: Changed) -> list[str]:
     """The changed files that a program may be made from, relative to the repository; empty if there are none.
 
-    A source that is gone counts if its package or module is one that the program imports, and a data file that is gone
-    if it has the name of a data file of the program. If the inputs of the program cannot be found, everything counts.
+    A deleted source counts if the program imports its package or module. A deleted data file counts if it has the name
+    of a data file of the program. If the inputs of the program cannot be found, all files count.
 
     Args:
         plan: The plan of the program.
@@ -46,7 +46,7 @@ def reasons(plan: Plan, manifest: Path, declared: Inputs, changed: Changed) -> l
 
 
 def _tops(path: str, roots: list[Path]) -> Iterator[str]:
-    """The modules or packages that a source belongs to, seen from each root."""
+    """The names of the top module or package of a source, one for each root that it is below."""
     for root in roots:
         if path.endswith(".py") and Path(path).is_relative_to(root):
             yield _top(Path(path).relative_to(root).as_posix())
@@ -57,7 +57,7 @@ def _top(name: str) -> str:
 
 
 def _places(path: Path) -> Iterator[Path]:
-    """A path as it is, without links in its directory, and without any link."""
+    """Yields a path with the links of its directory resolved, and with all of its links resolved."""
     yield path.parent.resolve() / path.name
     yield path.resolve()
 
@@ -65,8 +65,8 @@ def _places(path: Path) -> Iterator[Path]:
 def bazel_query(changed: Changed, workspace: Path) -> str:
     """A query of Bazel for the programs that a change can reach.
 
-    A changed file of a package is named by its path. If a file is gone, or if it is a BUILD file, every target of its
-    package counts. If it is one that Bazel reads before packages, or a `.bzl` file, every target counts.
+    A changed file of a package is named by its path. For a deleted file or a BUILD file, each target of its package
+    counts. For a `.bzl` file, or a file that Bazel reads before packages, each target counts.
 
     Args:
         changed: The changed files.

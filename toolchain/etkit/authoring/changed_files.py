@@ -18,7 +18,7 @@ class Changed:
 
     Attributes:
         root: The directory of the repository, without links.
-        files: The paths of the files, relative to it. Some may be gone.
+        files: The paths of the files, relative to it. Some may be deleted.
     """
 
     root: Path

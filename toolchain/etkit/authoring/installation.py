@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
 GOOD, ABSENT, BAD = "good", "absent", "bad"
-_ROOM = 10**9  # bytes
-_SECONDS = 20  # that a build system has to say its version
+_ROOM = 10**9  # bytes that should be free
+_SECONDS = 20  # how long a build system may take to print its version
 _BUILD_SYSTEMS = ("bazel", "bazelisk", "buck2")
 _IMPORTS = """
 import torch
@@ -80,7 +80,7 @@ def _python() -> Finding:
 
 
 def _distribution() -> metadata.Distribution | None:
-    """This package as pip has installed it. None in Bazel, which has its files only."""
+    """The metadata of etbuild as pip has installed it; None in Bazel, which has only the files."""
     try:
         return metadata.distribution("etbuild")
     except metadata.PackageNotFoundError:
@@ -145,10 +145,10 @@ def _build_system(name: str) -> Finding:
     path = shutil.which(name)
     if path is None:
         return Finding("build system", ABSENT, f"{name}: not on the PATH")
-    if name == "bazelisk":  # it would download a release of Bazel
+    if name == "bazelisk":  # in a workspace, it would download a release of Bazel
         return Finding("build system", GOOD, f"{name}: {path}")
     try:
-        with tempfile.TemporaryDirectory() as elsewhere:  # a workspace may ask for another release
+        with tempfile.TemporaryDirectory() as elsewhere:  # outside a workspace, which may ask for another release
             command = [path, "--version"]
             said = subprocess.run(command, capture_output=True, text=True, check=True, cwd=elsewhere, timeout=_SECONDS)
     except (OSError, subprocess.SubprocessError) as error:

@@ -1,4 +1,4 @@
-"""The option `--weights`: one program for each checkpoint. They share the export and the templates of their methods."""
+"""The option `--weights`: one program for each checkpoint. They share the export and the templates of methods."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 _SUFFIXES = (*INDEX_SUFFIXES, *WEIGHTS_SUFFIXES, GGUF_SUFFIX)
 CHARACTERS = f"{string.ascii_letters}{string.digits}_-"
-"""The characters of the name of a checkpoint. Others become `_`."""
-_SHOWN = 3  # an error of several programs names at most this many
+"""The characters that the name of a checkpoint keeps. Others become `_`."""
+_SHOWN = 3  # an error of several programs names at most so many of them
 
 
 def add_weights(parser: argparse.ArgumentParser) -> None:
@@ -39,12 +39,12 @@ def add_weights(parser: argparse.ArgumentParser) -> None:
 def each_checkpoint(
     loaded: Sequence[Manifest], given: Inputs, patterns: Sequence[str]
 ) -> list[tuple[Manifest, Inputs]]:
-    """The programs to build: those of the manifest, each with each checkpoint.
+    """The programs to build: each program of the manifest with each checkpoint.
 
     Args:
         loaded: The manifest, with each variant that is built.
         given: The sources and data that the builds may read.
-        patterns: The values of `--weights`. Without one, each program has the weights of its manifest.
+        patterns: The values of `--weights`. Without values, each program has the weights of its manifest.
 
     Raises:
         InputError: A pattern finds nothing, two checkpoints would give programs of one name, or a manifest has not
@@ -73,8 +73,8 @@ def _found(pattern: str) -> list[Path]:
 
 
 def by_name(paths: Sequence[Path]) -> dict[str, Path]:
-    """The checkpoints by what the names of their programs end with: the name of the file, or that of its folder if all
-    files have the same name."""
+    """The checkpoints by the ends of their programs' names: a file's name, or its folder's if all files are named
+    alike."""
     one_name = len({path.name for path in paths}) == 1 and len(set(paths)) > 1
     found: dict[str, Path] = {}
     for path in dict.fromkeys(paths):
@@ -104,7 +104,7 @@ def _with(loaded: Manifest, given: Inputs, stem: str, path: Path) -> tuple[Manif
         )
     new = program if path.is_dir() else f"{program}/{path.name}"
     files = {new: path}
-    if kind in INDEX_SUFFIXES:  # its shards are beside it
+    if kind in INDEX_SUFFIXES:  # the shards of an index are beside it
         files = {f"{program}/{each.name}": each for each in path.parent.iterdir() if each.is_file()}
     changed: sections.Model = {**model, "weights": _renamed(before, new)}
     data: sections.Manifest = {**loaded.data, "name": program, "model": changed}
@@ -133,7 +133,7 @@ def _kind(name: str) -> str:
 
 
 def in_programs(errors: Mapping[str, EtbuildError]) -> EtbuildError:
-    """The errors of programs, by name, as one: a problem of many programs is said once."""
+    """Joins the errors of programs, given by name. A problem of many programs is reported once."""
     programs: dict[Problem, list[str]] = {}
     for name, error in errors.items():
         for problem in error.problems:

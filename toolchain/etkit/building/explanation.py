@@ -1,4 +1,4 @@
-"""Explains a key: which inputs it consists of, and which of them differ between two builds."""
+"""Explains a key: lists its inputs, and those that differ between two builds."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def differences(before: BuildInputs, after: BuildInputs) -> list[str]:
     """Describes the differences between the inputs of two builds, one a line.
 
     Args:
-        before: The inputs of the first build; its index has them too.
+        before: The inputs of the first build, as in its index.
         after: The same for the second build.
     """
     old, new = before["inputs"], after["inputs"]
@@ -83,15 +83,15 @@ def steps_to_run(before: BuildInputs, after: BuildInputs) -> list[str]:
         steps.append("lower")
     elif export:
         steps.append("lower, if the exported graphs change")
-    if not lower and (export or compared[0] != compared[1]):  # the model that it compares with comes from the sources
+    if not lower and (export or compared[0] != compared[1]):  # the comparison makes the model from the sources
         steps.append("compare")
     return [*steps, "report"]
 
 
 def _changed_for_exports(old: Python, new: Python) -> bool:
-    """Whether an export depends on a difference between two toolchains, apart from the driver.
+    """Whether two toolchains differ in something on which an export depends, other than the driver.
 
-    Distributions that only one of them has belong to backends, or to imports of sources that differ too.
+    A distribution that only one of them has belongs to a backend, or to imports of sources, which then differ too.
     """
     before, after = old["distributions"], new["distributions"]
     replaced = any(before[name] != after[name] for name in before.keys() & after.keys())
@@ -181,8 +181,8 @@ def _of_toolchain(before: Toolchain, after: Toolchain) -> Iterator[str]:
 
 
 def belongs_to(file: str, name: str) -> bool:
-    """Whether a declared file may be one of those that a name in the manifest, of a file, an index or a folder, stands
-    for."""
+    """Whether a declared file may be one of the files that a name in the manifest stands for. The name is that of a
+    file, an index or a folder."""
     kinds = (".safetensors", ".bin", *INDEX_SUFFIXES)
     if name.endswith(INDEX_SUFFIXES):
         return file == name or (PurePosixPath(file).parent == PurePosixPath(name).parent and file.endswith(kinds))

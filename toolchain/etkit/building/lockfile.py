@@ -19,7 +19,7 @@ _SCHEMA = "executorch-lock/v1"
 def lock(index: Index) -> Lockfile:
     """Returns the content of a build's lockfile: the artifacts that are shipped, and the versions that made them.
 
-    The report is left out, because a check or an option of the report changes it without changing what is shipped.
+    The report is left out, because a check or a report option changes it without changing what is shipped.
     """
     return {
         "schema": _SCHEMA,
@@ -42,7 +42,7 @@ def encoded(locked: Lockfile) -> bytes:
 
 
 def write(path: Path, locked: Lockfile) -> None:
-    """Writes a lockfile, also over one that is damaged, such as by a merge.
+    """Writes a lockfile. Replaces an old one, even if a merge, for example, has damaged it.
 
     Raises:
         BuildError: The file cannot be written.
@@ -57,7 +57,7 @@ def _may_be_replaced(path: Path) -> bool:
     """Whether a file is a lockfile, was one, is empty, or is not there."""
     try:
         data = regular_files.read(path, json_file.MAX_BYTES)
-    except OSError:  # whether it can be written is found out then
+    except OSError:  # writing will show whether the path can be written
         return not path.is_file()
     return not data.strip() or b"executorch-lock/" in data
 
@@ -71,8 +71,8 @@ def check(path: Path, content: Lockfile, hint: str) -> None:
         hint: How the user can update the lockfile.
 
     Raises:
-        CheckError: The lockfile has another program or does not exist. The message lists the changes, with those of
-            the versions that made the program.
+        CheckError: The lockfile has another program or does not exist. The message lists the changes, and the changed
+            versions of what made the program.
         InputError: The file is not a lockfile.
     """
     if not path.exists():
@@ -80,7 +80,7 @@ def check(path: Path, content: Lockfile, hint: str) -> None:
     form = json_file.Format("a lockfile", "lock", hint if _may_be_replaced(path) else "name another file")
     locked = json_file.read(path, form)
     differing = [*_merged(changes(locked, content))]
-    # Versions explain a difference, and are not one: a lockfile survives an upgrade that changes no byte.
+    # Other versions are no difference by themselves: a lockfile stays valid after an upgrade that changes no byte.
     if any(change.path[0] != "versions" for change in differing):
         lines = [_line(change) for change in differing]
         message = f"{path.name}: the program differs from the lockfile:"

@@ -20,11 +20,12 @@ from etbuild.surroundings import environment
 from etkit.inspection.program_diff import first_difference
 from etplugins.templates.method_store import WEIGHTS
 
-# What must not reach the bytes. Threads and instructions are the same in every build: see `surroundings.arithmetic`.
+# Surroundings that must not change the bytes. Threads and instructions are equal in all builds: see
+# `surroundings.arithmetic`.
 _SURROUNDINGS = {
     "LC_ALL": "C",
     "LOGNAME": "someone-else",
-    "TZ": "TOMORROW-24",  # there it is always another day
+    "TZ": "TOMORROW-24",  # in this time zone, it is always another day
     "USER": "someone-else",
 }
 _WORDS = "another directory, user, locale, time zone and umask"
@@ -71,7 +72,7 @@ def verify(
 
 
 def _take_reasons(facts: Path, again: Path) -> None:
-    """Copies the reasons why methods were lowered with weights: the second build lowers all methods so, without any."""
+    """Copies the reasons for lowering methods with weights: the second build always does this, and has no reasons."""
     first, second = (json_file.parse(path.read_bytes()) for path in (facts, again))
     artifacts.replace(again, canonical_json({**second, "with_weights": first["with_weights"]}))
 
@@ -117,7 +118,7 @@ def _build(
 
 
 def _steps(first: FirstBuild, again: Path) -> Iterator[tuple[Path, Path]]:
-    """The files and directories between the steps of the first build, and those of the second, in their order."""
+    """Pairs of files or directories: what a step of the first build has written, and what the second has written."""
     yield first.export, again / "export"
     for name, path in first.exported.items():
         yield path, again / f"{name}.pt2"

@@ -7,7 +7,7 @@
     5-lower/METHOD.txt                            the program with delegates, and the content of each delegate
     6-to_executorch/NAME.pte, NAME.TAG.ptd, .txt  the final program, and its content
 
-Nothing is cached here: the graphs have stack traces, which contain paths.
+Nothing comes from a cache or goes into it: the graphs have stack traces, which contain paths.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def stop_after(last: str, plan: Plan, inputs: Inputs, directory: Path, stage: St
         BuildError: The model cannot be exported, lowered or written.
     """
     used = used_sources(inputs, plan.export_plan)
-    for number, name in enumerate(STAGES, 1):  # files of an earlier run may belong to another model
+    for number, name in enumerate(STAGES, 1):  # remove files of an earlier run: they may be of another model
         shutil.rmtree(directory / f"{number}-{name}", ignore_errors=True)
     saved: dict[str, list[Path]] = {}
     given = inputs.only(data_in_key(inputs, plan.data_names))

@@ -1,4 +1,4 @@
-"""Names blobs of named data by the weights that they are made of, which the report beside a file tells."""
+"""Names blobs of named data after the weights that they are made of. The report beside a file lists these."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _KEY = re.compile(r"(?:(.+) )?([a-z_]*[0-9a-f]{64})")
 
 
 def of_report(report: Report | None) -> BlobWeights:
-    """What a report tells; nothing if it lists no blobs."""
+    """The weights of each blob in a report; empty if the report lists no blobs."""
     return NOT_KNOWN if report is None else report.get("blob_weights", NOT_KNOWN)
 
 
 def shown(key: str, known: Mapping[str, list[str]]) -> str:
-    """The name of a blob: its weight, the number of the others, and its key. Without a weight, it is the key.
+    """The name of a blob for people: its first weight, the number of others, and its key. Without a weight, the key.
 
     Args:
         key: The key.
@@ -29,6 +29,6 @@ def shown(key: str, known: Mapping[str, list[str]]) -> str:
 
 
 def split(text: str) -> tuple[str, str] | None:
-    """The name and the key in a result of `shown`; the name may be empty. None if the key has no digest."""
+    """Splits a result of `shown` into the name, which may be empty, and the key. None if the key has no digest."""
     match = _KEY.fullmatch(text)
     return None if match is None else (match[1] or "", match[2])

@@ -1,7 +1,7 @@
-"""Reads ETDump files: the events that ExecuTorch's runtime wrote down. A file may come from any device.
+"""Reads ETDump files: the events that ExecuTorch's runtime has recorded. A file may come from any device.
 
-ExecuTorch itself lets `flatc` write all of a file as JSON, which may be larger than any disk. Its Inspector keeps one
-event for each instruction of a call, and so one step of a loop; this reader keeps all of them.
+ExecuTorch itself lets `flatc` convert a whole file to JSON, which may fill a disk. Its Inspector keeps one event for
+each instruction of a call, and so only one step of a loop. This reader keeps all events.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from etbuild.files import flatbuffer, regular_files
 
 MAX_BYTES = 64 << 20
 _IDENTIFIER = b"ED00"
-_WRAPS = 1 << 32  # clocks with 32 bits begin again at 0
+_WRAPS = 1 << 32  # clocks with 32 bits start again at 0
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Event:
     Attributes:
         name: What the runtime calls it, such as `OPERATOR_CALL`, `DELEGATE_CALL` or `native_call_add.out`.
         instruction: The number of the instruction; None if it belongs to none.
-        part: For an event inside of a delegate, the name or number that the backend gave it; else None.
+        part: For an event inside a delegate, the name or number that the backend gave it; otherwise None.
         ticks: How long it took, in units of the device's clock.
     """
 
@@ -41,7 +41,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Block:
-    """Events that belong together: those of loading, or those of one call.
+    """The events of loading, or of one call.
 
     Attributes:
         name: What the runtime calls it, such as `Execute`.
@@ -63,7 +63,7 @@ def read(path: Path) -> list[Block]:
     except OSError as error:
         hint = "record fewer calls" if error.errno == errno.EFBIG else None
         raise InputError.of(f"{path}: cannot read the file: {error.strerror}", hint) from None
-    if data[8:12] == _IDENTIFIER:  # the runtime writes the size in front
+    if data[8:12] == _IDENTIFIER:  # the runtime writes the size before it
         data = data[4:]
     if data[4:8] != _IDENTIFIER:
         raise InputError.of(f"{path}: not an ETDump", "an ETDump has the identifier ED00 near its beginning")
@@ -89,8 +89,7 @@ def _event(event: Table) -> Event:
 
 
 def _between(start: int, end: int) -> int:
-    """The time from a start to an end. Raises ValueError if the end is before the start, and the clock has more than 32
-    bits."""
+    """The time from a start to an end. Raises ValueError if it is negative, unless a clock of 32 bits has wrapped."""
     if start <= end:
         return end - start
     if start >= _WRAPS:

@@ -1,4 +1,4 @@
-"""Adds up the bytes of programs by folder. Files with the same digest count once in a folder, and once in all."""
+"""Adds up the bytes of programs by folder. Files with the same digest count once in a folder, and once in the total."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def indexes(directory: Path) -> list[tuple[str, Path]]:
 
 
 def _leave_out_copies(folders: list[str]) -> bool:
-    """Removes the runfiles of executables, which hold programs a second time. `os.walk` does not enter them then."""
+    """Removes the runfiles of executables, which hold copies of programs, from a list. `os.walk` then skips them."""
     folders[:] = [name for name in folders if not name.endswith(".runfiles")]
     return True
 

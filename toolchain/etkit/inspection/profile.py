@@ -1,6 +1,6 @@
-"""Says where the time of a method goes: from the events of an ETDump, and what is known about the program.
+"""Finds out where the time of a method goes, from the events of an ETDump and facts about the program.
 
-Shares and orders come from medians: one call that the machine interrupts changes a mean much, and no median.
+Shares and orders come from medians: one interrupted call changes a mean much, but hardly a median.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ UNITS = {"ns": 1e6, "us": 1e3, "ms": 1.0, "s": 1e-3, "cycles": 1.0}
 """The ticks in a millisecond, by the unit of a clock. Cycles are not converted."""
 _WHOLE, _LOAD = "Method::execute", ("Program::load_method", "Method::init")
 _CALLS = {"OPERATOR_CALL": "operator", "DELEGATE_CALL": "delegate"}
-_KERNEL = "native_call_"  # the kernels of ExecuTorch tell their operator, without its namespace: `native_call_add.out`
-_SHOWN = 30  # instructions, and parts of delegates, in a text
+_KERNEL = "native_call_"  # events of kernels name the operator without its namespace: `native_call_add.out`
+_SHOWN = 30  # a text lists at most so many instructions, and parts of delegates
 
 
 @dataclass(frozen=True)
 class Times:
-    """The time of something in one call of the method, over all measured calls: in milliseconds, or in cycles."""
+    """The time of something in a call of the method, over all measured calls, in milliseconds or cycles."""
 
     mean: float
     median: float
@@ -38,13 +38,13 @@ class Times:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Times:
-        """The times of measured calls, of which there is at least one."""
+        """Summarizes the times of at least one measured call."""
         return cls(fmean(values), median(values), min(values), max(values))
 
 
 @dataclass(frozen=True)
 class DelegatePart:
-    """A part of a delegate, as the backend calls it, with its time in a call and the share of the whole call."""
+    """A part of a delegate: its name from the backend, its time in a call, and its share of the time of the call."""
 
     name: str
     time: Times
@@ -64,7 +64,7 @@ class TimedInstruction:
         runs: How often it runs in a call, on average.
         time: Its time in a call.
         share: Its share of the time of the call, from 0 to 1.
-        parts: The parts of a delegate, if the backend tells them.
+        parts: The parts of a delegate, if the backend reports them.
     """
 
     number: int
@@ -118,7 +118,7 @@ class Profile:
 
 @dataclass(frozen=True)
 class Origins:
-    """Where the instructions of a method come from. All of it may be unknown.
+    """The origins of a method's instructions. All of them may be unknown.
 
     Attributes:
         nodes: For each instruction, the names of its nodes in the exported graph.
@@ -131,14 +131,14 @@ class Origins:
     lines: SourceLines = NO_LINES
 
     def layer(self, number: int) -> str:
-        """The module that calls the nodes of an instruction: what the names of their modules begin with."""
+        """The module that calls the nodes of an instruction: the common beginning of their modules' names."""
         names = self.nodes[number] if number < len(self.nodes) else ()
         paths = [layer.split(".") for name in names if (layer := self.layers.get(name))]
         common = [parts[0] for parts in zip(*paths, strict=False) if len(set(parts)) == 1]
         return ".".join(common)
 
     def lines_of(self, method: str, number: int, operator: str) -> list[str]:
-        """The lines of an instruction. Without a node, those of its operator, if one line calls it."""
+        """The lines of an instruction. If its nodes are unknown, the only line that calls its operator."""
         names = self.nodes[number] if number < len(self.nodes) else ()
         found: dict[Line, None] = {line: None for name in names for line in self.lines.of_node(method, name)}
         if not found and operator:
@@ -149,7 +149,7 @@ class Origins:
 
 @dataclass(frozen=True)
 class Subject:
-    """What was run: a method of a program, its instructions, and where they come from."""
+    """What was run: a method of a program, with its instructions and their origins."""
 
     program: str
     method: str
@@ -164,7 +164,7 @@ def summarize(blocks: Sequence[Block], subject: Subject, unit: str = "ns", warm_
         blocks: The content of an ETDump.
         subject: The method.
         unit: The unit of the clock, one of `UNITS`.
-        warm_up: How many calls at the beginning do not count.
+        warm_up: How many calls at the beginning are left out.
 
     Raises:
         InputError: The ETDump has no such call of the method, or calls of another program.
@@ -190,7 +190,7 @@ def summarize(blocks: Sequence[Block], subject: Subject, unit: str = "ns", warm_
         method=subject.method,
         unit="cycles" if unit == "cycles" else "ms",
         calls=len(counted),
-        load=max(load) if load else None,  # the one event contains the other
+        load=max(load) if load else None,  # one of the events contains the other
         total=total,
         outside=Times.of([max(0, call.whole - sum(call.times.values())) / scale for call in counted]),
         operators=_operators(counted, timed, scale, total.median),
@@ -209,7 +209,7 @@ class _Call:
         self._kernels: dict[int, set[str]] = {}
         self.whole = 0
         for event in events:
-            if event.name == _WHOLE:  # its number of an instruction means nothing
+            if event.name == _WHOLE:  # its instruction number has no meaning
                 self.whole += event.ticks
             elif event.instruction is None:
                 continue
@@ -225,7 +225,7 @@ class _Call:
         self.whole = self.whole or sum(self.times.values())
 
     def fits(self, instructions: Sequence[Instruction]) -> bool:
-        """Whether these may be the events of a method. Without control flow, each of its instructions runs."""
+        """Whether these may be the events of a method: without control flow, each of its instructions must have run."""
         kinds = {number: {each.kind} for number, each in enumerate(instructions) if each.kind != "control"}
         if any(self._kinds[number] != kinds.get(number) for number in self._kinds):
             return False
@@ -258,7 +258,7 @@ def _instruction(calls: Sequence[_Call], number: int, subject: Subject, scale: f
 
 
 def share(time: float, total: float) -> float:
-    """The share of a time in the time of a call; 0 if the clock is too coarse to tell."""
+    """The share of a time in the time of a call; 0 if the clock is too coarse to measure the call."""
     return time / total if total else 0.0
 
 

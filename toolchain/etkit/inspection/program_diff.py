@@ -31,7 +31,7 @@ def facts(path: Path) -> Facts:
         path: A `.pte`, a `.ptd`, an index, or a directory with one index.
 
     Returns:
-        Sections by name. `of` says what kind of thing the path is, and `names` of which weights its blobs are made.
+        Sections by name. `of` says what kind of thing the path is. `names` has the weights that its blobs are made of.
 
     Raises:
         InputError: The path is something else, or the file is damaged.
@@ -71,7 +71,7 @@ def _of_file(path: Path) -> Facts:
 
 
 def of_build(index: Index, report: Report | None) -> Facts:
-    """The same about a build, from its index and its report."""
+    """Like `facts`, for a build, from its index and its report."""
     sections: Facts = {
         "of": "a build",
         **_total(_size_of(index)),
@@ -88,7 +88,7 @@ def of_build(index: Index, report: Report | None) -> Facts:
 
 
 def _total(size: int | None) -> Facts:
-    """The section of the total; nothing if it is not known."""
+    """The section with the total size; empty if it is unknown."""
     return {} if size is None else {"total": {TOTAL: size}}
 
 
@@ -144,7 +144,7 @@ def compare(before: Facts, after: Facts) -> list[Change]:
         if section == "names":
             continue
         if section == "total" and not (section in before and section in after):
-            continue  # the files of one of them are not known
+            continue  # the files of one of the two are unknown
         of_section = changes(before.get(section, {}), after.get(section, {}), (section,))
         differing += (_named(change, names) if section == "blobs" else change for change in of_section)
     return differing
@@ -155,7 +155,7 @@ class BlobChange(Change):
     """A change of a blob.
 
     Attributes:
-        weights: The names of the weights that it is made of. None if no report beside the files is known that tells it.
+        weights: The names of the weights that it is made of. None if no report beside the files lists them.
     """
 
     weights: list[str] | None = None
@@ -166,7 +166,7 @@ def _named(change: Change, names: Mapping[str, list[str]]) -> BlobChange:
 
 
 def _with_name(change: Change) -> Change:
-    """A change for people: the path of a blob has the name of its weight too."""
+    """A change for people: the path of a blob also has the name of its weight."""
     if not isinstance(change, BlobChange) or not change.weights:
         return change
     *path, key = change.path
@@ -191,8 +191,7 @@ def text(differing: list[Change]) -> Iterator[str]:
 def rows(changes_of_section: list[Change]) -> list[tuple[str, str, str]]:
     """The differences of a section in words: where each is, what it is, and its kind.
 
-    Blobs that have digests in place of names are one row for all that were added, and one for all that were removed.
-    Blobs that have only other content are one row.
+    Blobs without names have one row for added ones, and one for removed ones. Blobs with only other content have one.
     """
     found: list[tuple[str, str, str]] = []
     by_name: dict[tuple[str, str], list[Change]] = {}
@@ -232,8 +231,7 @@ def _folded(where: str, blobs: list[Change]) -> Iterator[tuple[str, str, str]]:
 
 
 def _matched(blobs: list[Change]) -> tuple[list[int], list[tuple[Any, Any]]]:
-    """The changes of the blobs of one weight: the sizes of those that have only other content, and the sizes before and
-    after of the others."""
+    """The changes of one weight's blobs: sizes with only other content, and pairs of sizes before and after."""
     before = sorted(each.before for each in blobs if each.kind == "removed")
     after = sorted(each.after for each in blobs if each.kind == "added")
     other = sorted((Counter(before) & Counter(after)).elements())

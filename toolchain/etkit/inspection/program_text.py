@@ -30,7 +30,7 @@ def _refusals(name: str, report: Report | None) -> list[Refusal]:
 
 
 def _quantization(report: Report | None) -> list[str]:
-    """What `quantize` has reached, and then the weights in floats, one in each line."""
+    """A line about what `quantize` has quantized, and a line for each weight that is still in floats."""
     found = report.get("quantization") if report is not None else None
     if found is None:
         return []

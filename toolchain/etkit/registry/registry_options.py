@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
 _JOBS = 4
 PLACE = "a directory of programs, an index, the layout of a package, or REGISTRY/REPOSITORY:TAG"
-"""The places that hold programs, for the help of an argument."""
+"""The kinds of places with programs, for the help of an argument."""
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of a transfer, and those that say how to reach a registry."""
+    """Adds the options of a transfer, and the options for reaching a registry."""
     add_value(parser, "--jobs N", f"files at the same time (default: {_JOBS})", type=count, default=_JOBS)
     add_access(parser)
 
 
 def add_access(parser: argparse.ArgumentParser) -> None:
-    """Adds the options that say how to reach a registry, and `--json`."""
+    """Adds the options for reaching a registry, and `--json`."""
     add_flag(
         parser,
         "--plain-http",
@@ -77,7 +77,7 @@ def add_signed(parser: argparse.ArgumentParser) -> None:
 
 
 def accept(options: argparse.Namespace) -> Callable[[str], None] | None:
-    """Checks a signature as the options say."""
+    """Returns a check of signatures, as the options ask for."""
     from etkit.registry.oci import signatures
 
     return partial(signatures.check, options.signed) if options.signed is not None else None
@@ -125,7 +125,7 @@ def access(options: argparse.Namespace) -> Access:
 
 @contextmanager
 def work(options: argparse.Namespace, word: str) -> Iterator[Work]:
-    """How the options say to transfer. Inside, a terminal shows how much is done, behind a word such as `pulling`."""
+    """How the options say to transfer. A terminal shows the progress, after a word such as `pulling`."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress
 

@@ -19,7 +19,7 @@ from etbuild.surroundings.library_output import shown_if_it_fails
 _TOSA_TOOLS = extra("ethos-u", "Arm's tosa-tools", "tosa_serializer")
 _DISTRIBUTIONS = ("ethos-u-vela", "ml-dtypes", "tosa-tools")
 _COMMON = ("passes", "preserve_io_quantization")
-_CONVERTER = "MODEL_CONVERTER_PATH"  # ExecuTorch looks there first
+_CONVERTER = "MODEL_CONVERTER_PATH"  # the environment variable in which ExecuTorch looks first
 
 
 def _converter() -> Path:
@@ -76,7 +76,7 @@ class EthosU(BuiltInBackend):
         """A context that shows Vela's messages, thirty lines for each delegate, only if it fails."""
         from executorch.backends.arm import arm_vela
 
-        if not arm_vela.has_vela:  # another of Arm's backends imported the module
+        if not arm_vela.has_vela:  # another of Arm's backends has imported `arm_vela`
             yield
             return
         main = arm_vela.vela.main
@@ -145,7 +145,7 @@ def _own_options(options: Options) -> Options:
 
 
 def _with_common_options(spec: Any, options: Options) -> Any:
-    """Sets the options that all three backends share in one of ExecuTorch's compile specs for Arm, and returns it."""
+    """Sets in a compile spec of ExecuTorch for Arm the options that all three backends share. Returns the spec."""
     from executorch.backends.arm.common.pipeline_config import ArmPassPipelineConfig
 
     if options.get("preserve_io_quantization"):
@@ -160,7 +160,7 @@ def _with_common_options(spec: Any, options: Options) -> Any:
 
 
 def _configured(quantizer: Any, options: Options, qat: bool) -> Any:
-    """Sets which modules one of ExecuTorch's quantizers for Arm quantizes, and how, and returns it."""
+    """Sets in a quantizer of ExecuTorch for Arm which modules it quantizes, and how. Returns the quantizer."""
     from executorch.backends.arm.quantizer import (
         get_symmetric_a16w8_quantization_config,
         get_symmetric_quantization_config,

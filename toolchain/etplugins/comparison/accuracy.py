@@ -12,9 +12,9 @@ import torch
 from etbuild.model.tensor_bytes import dtype_name
 from etbuild.plan.parts import Tolerance
 
-_BEYOND_SAMPLES = 4  # a few samples do not show the largest effect of rounding
+_BEYOND_SAMPLES = 4  # times the largest error of the samples: a few samples do not show the largest effect of rounding
 _WORST = 3  # elements that a message shows
-_DIGITS = (7, 9, 17)  # 9 tell all numbers of float32 apart, and 17 those of float64
+_DIGITS = (7, 9, 17)  # of a number in a message: 9 digits tell all numbers of float32 apart, 17 those of float64
 _FLOAT = Tolerance(0.0, 1e-3, 1e-4)
 _SMALL_FLOAT = Tolerance(0.0, 1e-2, 1e-2)
 _QUANTIZED = Tolerance(0.0, 0.0, 0.05)
@@ -25,7 +25,7 @@ _EXACT = Tolerance(0.0, 0.0, 0.0)
 
 @dataclass(frozen=True)
 class Measured:
-    """How far outputs are from others.
+    """How far two lists of outputs are from each other.
 
     Attributes:
         max_error: The largest absolute difference. Infinite if one has NaN or an infinity where the other has not.
@@ -50,7 +50,7 @@ def default_tolerance(expected: torch.Tensor, quantized: bool) -> Tolerance:
     if not expected.is_floating_point():
         return _EXACT
     small = expected.element_size() < 4
-    if not expected.any():  # the others depend on the size of the elements
+    if not expected.any():  # other tolerances are relative to the elements, and would allow nothing
         return _SMALL_ZEROS if small else _ZEROS
     if quantized:
         return _QUANTIZED
@@ -80,8 +80,7 @@ def differences(
 def wrong_outputs(
     actual: Sequence[Any], expected: Sequence[Any], tolerance: Tolerance | None, quantized: bool, name: str = "output"
 ) -> list[str]:
-    """The problems of outputs, a text for each; an output may be nothing but NaN. The arguments are those of
-    `differences`."""
+    """Like `differences`, but an output may consist of NaN only."""
     if len(actual) != len(expected):
         return [f"the program has {len(actual)} {name}s, and the model has {len(expected)}"]
     found = []
@@ -100,15 +99,15 @@ def unexplained(
     quantized: bool,
     beyond: int = _BEYOND_SAMPLES,
 ) -> list[int]:
-    """The outputs that are not as near to the expected ones as outputs that were computed with other roundings.
+    """Indices of the outputs that are wrong, and whose errors the effect of rounding does not explain.
 
     Args:
         actual: The outputs of the program.
         expected: Those of the model.
-        samples: Those of the model with other roundings.
+        samples: Outputs of the model in which results were rounded otherwise.
         tolerance: How far an element may be from the expected one in addition; None for the default of each output.
         quantized: Whether the method is quantized.
-        beyond: How many times further they may be than the samples.
+        beyond: How many times larger an error may be than the largest one of the samples.
     """
     if len(actual) != len(expected):
         return [*range(len(expected))]
@@ -127,8 +126,8 @@ def show_rounding(
     outputs: Sequence[int],
     tolerance: Tolerance | None,
 ) -> bool:
-    """Whether other roundings move as many elements of each of these outputs as are wrong, so that more samples would
-    show nothing new."""
+    """Whether the samples move at least as many elements of each of these outputs as are wrong. If so, more samples
+    would show nothing new."""
     if len(actual) != len(expected):
         return True
 
@@ -143,9 +142,9 @@ def show_rounding(
     return all(wrong(index, samples) >= wrong(index, [actual]) for index in outputs)
 
 
-_FEW = 2  # different elements that move in one direction by chance
-_UNSEEN = 0.5  # of the elements that moved: rounding moves numbers near a tie, and most samples move these, too
-_SIMILAR = 4  # the sizes of numbers that are rounded alike: up to this factor, and its neighbours
+_FEW = 2  # so many different elements may move in one direction by chance
+_UNSEEN = 0.5  # the share of wrong elements that may lie beyond the samples: most samples move all numbers near a tie
+_SIMILAR = 4  # numbers whose sizes differ by up to this factor are rounded alike
 
 
 def _is_within(
@@ -189,12 +188,12 @@ def _drifts(
     allowed: torch.Tensor,
     beyond: int,
 ) -> bool:
-    """Whether all elements together are further from the expected ones than those of samples: in size, in one
-    direction, or in proportion to the elements.
+    """Whether the errors of all elements together exceed those of the samples: on average, in one direction, or in
+    proportion to the elements.
 
-    A step of quantization is so large that an element by itself says little. A zero point that is off by one moves all
-    of them by one step; rounding moves a few, in both directions. Samples show most of this effect, so half as much is
-    allowed beyond them as for an element.
+    A step of quantization is so large that one element by itself says little. A wrong zero point moves all elements by
+    one step; rounding moves a few, in both directions. Samples show most of the effect of rounding on the average, so
+    the factor `beyond` is halved here.
     """
     want = expected.to(torch.float64)
     size = torch.where(want.isfinite(), want.abs(), 0.0)
@@ -212,17 +211,19 @@ def _drifts(
     furthest = torch.stack([*map(drifts, samples)]).amax(0)
     drift = drifts(actual) > beyond / 2 * furthest + allowed.mean()
     wrong = errors(actual).abs() > allowed
-    if 2 * int(wrong.sum()) < wrong.numel() and want[wrong].unique().numel() <= _FEW:  # equal ones move together
-        drift = drift[:1]  # and the others do not, so that this is no direction
+    if 2 * int(wrong.sum()) < wrong.numel() and want[wrong].unique().numel() <= _FEW:  # equal elements move together
+        drift = drift[:1]  # most elements are right, so these few show no direction
     return bool(drift.any())
 
 
 def _moves_as_far(
     actual: torch.Tensor, expected: torch.Tensor, samples: Sequence[torch.Tensor], beyond: int
 ) -> torch.Tensor:
-    """For each element, whether it is as near to the expected one as the samples of elements of a similar size.
+    """For each element, whether its error is explained by the largest error that the samples have in elements of a
+    similar size.
 
-    A few samples of one element show little. Those of a larger one would excuse any error: a mask is -1e9.
+    A few samples of the element itself show little. Samples of much larger elements would excuse any error: a mask is
+    -1e9.
     """
     want = expected.to(torch.float64).flatten()
     moved = torch.stack([_errors(each, expected) for each in samples]).amax(0).flatten()
@@ -248,14 +249,14 @@ def _errors(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 
 
 def _nothing(expected: Any) -> bool:
-    """Whether an output says nothing about the program."""
+    """Whether an expected output has only NaN: it says nothing about the program."""
     if not isinstance(expected, torch.Tensor) or not expected.is_floating_point() or not expected.numel():
         return False
     return bool(expected.isnan().all())
 
 
 def measure(actual: Sequence[Any], expected: Sequence[Any]) -> Measured:
-    """How far outputs are from others with the same shapes. The ratio is that of the worst output."""
+    """Measures how far outputs are from others with the same shapes. The ratio is that of the worst output."""
     errors, ratios = [0.0], [math.inf]
     for one, other in zip(actual, expected, strict=True):
         if one is None or other is None:
@@ -282,13 +283,13 @@ def _same(actual: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
 
 
 _SENTINEL = 100
-"""A right number that is so much larger than all others stands for something: a mask is `finfo.min`, or -1e9."""
+"""A right number that is so many times larger than all others is a sentinel: a mask is `finfo.min`, or -1e9."""
 _LEAST_SENTINEL = 1000
-"""Smaller numbers stand for themselves: a probability of 1 is beside others of 1e-18."""
+"""Smaller numbers are no sentinels: a probability of 1 may stand beside others of 1e-18."""
 
 
 def _signal(magnitudes: torch.Tensor, same: torch.Tensor) -> torch.Tensor:
-    """The magnitudes without sentinels, which would hide the errors of all other elements."""
+    """The magnitudes with 0 in place of sentinels, which would hide the errors of all other elements."""
     sizes = magnitudes.unique()  # sorted
     while sizes.numel() > 1 and sizes[-1] >= _LEAST_SENTINEL and 0 < sizes[-2] * _SENTINEL < sizes[-1]:
         largest = magnitudes == sizes[-1]
@@ -321,9 +322,10 @@ def _elements(actual: torch.Tensor, expected: torch.Tensor, tolerance: Tolerance
     """The worst elements, or the first ones of a dtype without a tolerance; None if all are near enough."""
     if expected.is_floating_point():
         right, allowed = _right(actual, expected, tolerance)
-        # Beyond the allowed error, so that small elements count as much as large ones. NaN is the worst.
+        # How far the error exceeds the allowed one, so that small elements count as much as large ones. NaN is the
+        # worst.
         beyond = torch.where(right, -1.0, (_errors(actual, expected) - allowed).nan_to_num(posinf=math.inf)).flatten()
-    else:  # a float64 cannot hold each integer, nor a complex number
+    else:  # compared exactly: float64 cannot hold all integers, nor complex numbers
         right, allowed, beyond = actual == expected, None, None
     wrong = (~right).flatten().nonzero().flatten()
     count = len(wrong)
@@ -354,8 +356,8 @@ _FROM_SUBNORMAL, _MEANT_BY_NOBODY = 1024, 1e-30
 
 
 def _next_to_zero(dtype: torch.dtype) -> float:
-    """What may become zero: numbers below the normal ones. Where these are far below all that users mean, also what is
-    multiplied from such numbers."""
+    """The size below which a number may become zero. Subnormal numbers may. If no user means numbers that small,
+    products of them may too."""
     tiny = float(torch.finfo(dtype).tiny)
     return tiny * _FROM_SUBNORMAL if tiny < _MEANT_BY_NOBODY else tiny
 

@@ -18,18 +18,18 @@ from etplugins.comparison.random_values import Limits
 from etplugins.comparison.values import Input, Kind
 
 UNLIMITED = 1 << 31
-"""A size without a limit: PyTorch writes an infinity, or the largest number of 64 bits."""
-_LARGEST = 4  # times the size of the example: the largest size of a dimension without a limit
-_HALVINGS = 8  # of the way from the smallest to the largest size, until a call is small enough
-_OPERATOR = 20_000  # numbers that PyTorch reads and writes in the time that it needs to call an operator
-_ONE_MORE = 4  # times the budget: a call that takes less is made once more, with other values
-_MANY = 20  # calls that should fit in the budget
-_COUNTED = 16  # calls with a state, at least: a counter may stop
-_LONGEST = 64  # calls with a state, until nothing of it changes for the first time
-_FEW = 3  # inputs that have large numbers by themselves
+"""From this size on, a dimension has no limit: PyTorch writes an infinity, or the largest number of 64 bits."""
+_LARGEST = 4  # the largest size of a dimension without a limit, as a multiple of the example's
+_HALVINGS = 8  # how often the way from the smallest size is halved, until a call is small enough
+_OPERATOR = 20_000  # calling an operator takes as long as reading and writing so many numbers
+_ONE_MORE = 4  # a call that takes less than so many times the budget is made once more, with other values
+_MANY = 20  # sizes are small if the budget suffices for so many calls
+_COUNTED = 16  # the least number of calls that fill a state: a counter may stop
+_LONGEST = 64  # the largest number of calls that fill a state
+_FEW = 3  # so many inputs get large numbers while the others have usual ones
 _FLOAT, _INTEGER, _BOOLEAN = range(3)
-_MOST_SIZES = 64  # of a dimension that have their turn
-_SCALES = (10.0, 1000.0)  # by which inputs grow, to reach what was not seen
+_MOST_SIZES = 64  # the largest number of sizes of a dimension that are tried
+_SCALES = (10.0, 1000.0)  # factors of inputs, to reach what no call has shown yet
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class ComparedCall:
 
     Attributes:
         name: What it is, for messages.
-        inputs: Its inputs. If PyTorch refuses them, the next ones are taken.
+        inputs: Alternatives for its inputs: if PyTorch refuses the first ones, the next ones are taken.
         is_extreme: Whether the method may overflow. If it does, there is nothing to compare.
     """
 
@@ -65,7 +65,7 @@ class Calls:
         examples: Its example inputs, in its order.
         ranges: The smallest and the largest random number of the first inputs; None for the default.
         coverage: What the calls have shown so far.
-        slow: How many numbers more the runtime's kernels read in a call with the sizes of the example inputs.
+        slow: How many more numbers the runtime's own kernels read in a call with the sizes of the example inputs.
     """
 
     def __init__(
@@ -86,12 +86,13 @@ class Calls:
         self._slow = slow
 
     def chosen(self, budget: int, work: int) -> Iterator[ComparedCall]:
-        """The calls after the first one, which has the example inputs. Each is made before the next one is asked for.
+        """Yields the calls after the first one, which has the example inputs. The caller makes each before it asks for
+        the next one.
 
         The second call repeats the first one. Then sizes shrink, grow, and shrink again, since memory that was planned
-        for one size is used for another; then each kind of values has its turn, and again with other small sizes. If
-        one call is more than the budget, smaller sizes are taken. If there are none, it is made once more with other
-        values if it is not much more, or if the example inputs show little: each is a single number.
+        for one size is used for another. Then each kind of values is tried, and again with other small sizes. If one
+        call exceeds the budget, smaller sizes are taken. A method without other sizes is called once more with other
+        values, if the call does not exceed the budget by much, or if each example input has only one number.
 
         Args:
             budget: How many numbers the operators may read and write.
@@ -108,7 +109,7 @@ class Calls:
             return
         usual = Kind(integers=values.WALK if self._has_states else values.DIFFERENT)
         is_wide = any(each.integers and each.integers.wide for each in self._inputs.values())
-        if is_wide and not self._has_states and self._spend(own):  # counts would stay in states
+        if is_wide and not self._has_states and self._spend(own):  # a state would keep counts
             yield self._made(own, Kind(integers=values.WIDE))
         for share in self._shares() if self._sizes else ():
             if (sizes := self._affordable(share)) is not None:
@@ -131,7 +132,8 @@ class Calls:
                 yield self._made(small, Kind(scale=scale, integers=usual.integers))
 
     def _filling(self, sizes: Mapping[Any, int]) -> Iterator[ComparedCall]:
-        """Calls that fill the states of a method. They come before large numbers, which would hide what states hold."""
+        """Yields calls that fill the states of a method. They come before calls with large numbers, which would hide
+        what states hold."""
         half = self._budget // 2
         for number in range(_LONGEST if self._has_states else 0):
             if number >= _COUNTED and not self._coverage.fills:
@@ -141,9 +143,10 @@ class Calls:
             yield self._made(sizes, Kind(integers=values.WALK))
 
     def _kinds(self) -> Iterator[Kind]:
-        """Kinds of values: each kind of floating-point numbers, integers and booleans has its turn at least once.
+        """Yields kinds of values. Each kind of floating-point numbers, integers and booleans comes at least once.
 
-        Positions go on where there is a state, so that a later call reads what numbers of each kind have left there.
+        If there is a state, positions count on from call to call, so that later calls read what each kind of numbers
+        has left there.
         """
         sizes = sorted({size for each in self._inputs.values() for size in each.magnitudes})
         near = [Kind(scale=size) for size in sizes if size < values.FAR]
@@ -164,25 +167,27 @@ class Calls:
             yield replace(kind, integers=integer, booleans=boolean)
 
     def _has(self, kind: int) -> bool:
-        """Whether an input is of a kind: floating-point numbers, integers or booleans."""
+        """Whether an input has numbers of a kind: `_FLOAT`, `_INTEGER` or `_BOOLEAN`."""
         return any(_kind(each.example.dtype) == kind for each in self._inputs.values())
 
     def _shares(self) -> Iterator[dict[Any, float]]:
-        """Sizes, as shares of the way from the smallest to the largest one: all together, and each by itself."""
+        """Yields sizes, as shares of the way from the smallest to the largest one: all together, then each by
+        itself."""
         for share in (0.0, 1.0, 0.0):
             yield dict.fromkeys(self._sizes, share)
         yield {symbol: min(1.0, 1 / max(size.most - size.least, 1)) for symbol, size in self._sizes.items()}
-        for step in (-1, 0.5, 0.3):  # one less than the most; others that few numbers divide
+        for step in (-1, 0.5, 0.3):  # the largest size but one; and sizes with few divisors
             yield {symbol: self._odd(size, step) for symbol, size in self._sizes.items()}
         for symbol in self._sizes if len(self._sizes) > 1 else ():
             for own, other in ((1.0, 0.0), (0.0, 1.0)):
                 yield {each: own if each == symbol else other for each in self._sizes}
-            if len(self._sizes) == 2:  # the second one by itself is the first one by itself
+            if len(self._sizes) == 2:  # the other pairs would be the same
                 break
 
     @staticmethod
     def _odd(size: _Size, step: float) -> float:
-        """A share at which the size is the most but one, or is no multiple of 2 or 3."""
+        """The share of the largest size but one (`step` is -1), or of a size near `step` that is no multiple of 2 or
+        3."""
         way = max(size.most - size.least, 1)
         if step < 0:
             return max(way - 1, 0) / way
@@ -197,12 +202,12 @@ class Calls:
         }
 
     def _sizes_of(self, symbol: Any) -> int:
-        """How many sizes of a dimension have their turn."""
+        """How many sizes of a dimension are tried."""
         size: _Size = self._sizes[symbol]
         return min(size.most - size.least + 1, _MOST_SIZES)
 
     def _other_small(self, number: int) -> dict[Any, int]:
-        """Small sizes, each of which has its turn in a random order, and others of other dimensions beside it."""
+        """The small sizes of a turn. Over the turns, each dimension takes its sizes in a random order of its own."""
         shares = {}
         for index, symbol in enumerate(self._sizes):
             count = self._sizes_of(symbol)
@@ -219,7 +224,7 @@ class Calls:
         return self._estimate(sizes) <= self._whole // _MANY
 
     def _affordable(self, shares: Mapping[Any, float]) -> dict[Any, int] | None:
-        """Sizes at these shares, or nearer to the smallest ones if the budget does not suffice."""
+        """Sizes at these shares, or nearer to the smallest ones, as the budget allows; None if it allows none."""
         for halving in range(_HALVINGS):
             sizes = self._at({symbol: share / 2**halving for symbol, share in shares.items()})
             if self._spend(sizes):
@@ -229,7 +234,8 @@ class Calls:
         return None
 
     def _spend(self, sizes: Mapping[Any, int]) -> bool:
-        """Takes a call from the budget, if it suffices."""
+        """Subtracts a call with these sizes from the budget. Returns False, and subtracts nothing, if the budget does
+        not suffice."""
         estimate = self._estimate(sizes)
         if estimate > self._budget:
             return False
@@ -237,7 +243,7 @@ class Calls:
         return True
 
     def pay(self, work: int) -> None:
-        """Takes from the budget what was computed beside a call, to judge its outputs.
+        """Subtracts from the budget what was computed to judge the outputs of a call.
 
         Args:
             work: How many numbers operators have read and written for it.
@@ -245,7 +251,7 @@ class Calls:
         self._budget -= work + self._operators * _OPERATOR
 
     def _estimate(self, sizes: Mapping[Any, int]) -> int:
-        """The work of a call with other sizes, if it grows with each of them."""
+        """The estimated work of a call with these sizes: it grows in proportion to each of them."""
         factor = 1.0
         for symbol, size in sizes.items():
             factor *= size / max(self._sizes[symbol].example, 1)
@@ -258,9 +264,9 @@ class Calls:
         return ComparedCall(name, self._tries(sizes, kind), kind.is_extreme)
 
     def _tries(self, sizes: Mapping[Any, int], kind: Kind) -> Iterator[list[Any]]:
-        """Inputs of a kind; smaller integers if PyTorch refuses those.
+        """Yields inputs of a kind. If PyTorch refuses them, the next ones have smaller integers.
 
-        The integers with the fewest values are to blame first: they are positions, to which the graph adds others.
+        The input with the smallest range of integers is blamed first: it has positions, to which the graph adds others.
         """
         blamed = sorted(self._integers(), key=lambda each: each.range)[:1]
         inputs = self._inputs
@@ -276,7 +282,7 @@ class Calls:
                 else example
                 for index, example in enumerate(self._examples)
             ]
-            self._budget -= self._estimate(sizes) // 2  # PyTorch has refused them
+            self._budget -= self._estimate(sizes) // 2  # the caller asks for more, so PyTorch has refused these
             if not self._integers():
                 break
             wide = [each for each in self._integers() if each.is_wide]
@@ -304,7 +310,7 @@ def _kind(dtype: torch.dtype) -> int:
 def _inputs(
     program: ExportedProgram, examples: Sequence[Any], ranges: Sequence[Limits | None]
 ) -> Iterator[tuple[int, Input]]:
-    """The inputs that are tensors, by their number."""
+    """Yields the inputs that are tensors, with their index."""
     magnitudes = hints.magnitudes(program)
     for index, (example, limits) in enumerate(zip(examples, ranges, strict=True)):
         if isinstance(example, torch.Tensor):
@@ -315,7 +321,7 @@ def _inputs(
 
 
 def _is_one_number(example: Any) -> bool:
-    """Whether an input has the same number everywhere."""
+    """Whether all elements of an input are the same number."""
     return not isinstance(example, torch.Tensor) or bool((example == example.flatten()[:1]).all())
 
 

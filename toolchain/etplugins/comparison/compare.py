@@ -33,15 +33,15 @@ Blamed = Literal["lowering", "runtime", "layout", "export", "quantization"]
 _DIFFERS = "the program computes something else than the exported method in"
 _EXPORT_DIFFERS = "the program and the exported method compute something else than the model in"
 _OVERFLOWS = "in PyTorch, the exported method makes numbers that are not finite, and the program has others, in"
-_OF_POWER = 8  # times the work of the first call: what it takes to see which weights matter
+_OF_POWER = 8  # finding out which weights matter takes so many times the work of the first call
 FIRST = "the call with the example inputs"
-_OF_A_PART = 8  # samples that change numbers by the same part of a step, before they are quantized
-_LARGER_PART = 4  # times the part before, for outputs in which a small one shows nothing
-_SAMPLES = (1, 3, 8, 16, 24, 32)  # of how far rounding moves outputs; the next number if these do not explain them
-_WORK_OF_SAMPLES = 1 << 27  # numbers that operators read and write for them; then more only if the outputs are near
-_SHOWN = 3  # things that no call has shown
-_FAR = 256  # times what the samples explain: more of them would not explain it either
-_NO_MEMORY = "error: 0x:21"  # the runtime's code for memory that it does not get
+_OF_A_PART = 8  # so many samples in a row change numbers to quantize by the same part of a step
+_LARGER_PART = 4  # then the part is so many times larger: in some outputs, a small one shows nothing
+_SAMPLES = (1, 3, 8, 16, 24, 32)  # how many samples of rounding are made; the next number if they do not explain it
+_WORK_OF_SAMPLES = 1 << 27  # numbers read and written for samples; beyond it, only outputs that are near get more
+_SHOWN = 3  # names that a note lists
+_FAR = 256  # an error so many times larger than that of the samples is not explained by more of them
+_NO_MEMORY = "error: 0x:21"  # the runtime's error code if it gets no memory
 _WITHOUT_MEMORY = "the runtime gets no memory for it"
 
 
@@ -51,10 +51,10 @@ class ComparedMethod:
 
     Attributes:
         name: Its name.
-        program: The exported method, with all of its weights that `weights` does not have.
+        program: The exported method, with all weights that are not in `weights`.
         examples: Its example inputs, in its order.
         settings: How it is compared.
-        weights: Weights that are read where they are needed, by name. No method changes them.
+        weights: Weights that are read when they are needed, by name. No method changes them.
     """
 
     name: str
@@ -66,7 +66,7 @@ class ComparedMethod:
 
 @dataclass(frozen=True)
 class Wrong:
-    """A call for which the program computes something else.
+    """A call that goes wrong.
 
     Attributes:
         method: The method.
@@ -74,9 +74,9 @@ class Wrong:
         leaves: The inputs of the call.
         state: The buffers before the call, by name.
         earlier: The calls before this one, each with its method and inputs.
-        blames: What is wrong: the lowering, the runtime, which cannot run the call, the order of an output
-            in memory, the export, whose method differs from the model, or the quantization.
-        overflows: The name of the node with which the exported method itself stops to be finite; None if it is.
+        blames: What is wrong: the lowering; the runtime, which cannot run the call; the order of an output in memory;
+            the export, because its method differs from the model; or the quantization.
+        overflows: The name of the first node whose result in the exported method is not finite; None if all are finite.
     """
 
     method: str
@@ -94,8 +94,8 @@ class CannotRun(Exception):
 
 @dataclass
 class _Sample:
-    """The exported methods with other roundings, in the same calls: graphs that keep the state of the calls, the
-    rounding, how many calls of the history they have made, and the outputs of the last one."""
+    """The exported methods with other roundings, in the same calls. It has graphs that keep the state, the rounding,
+    how many calls of the history were made, and the outputs of the last one."""
 
     graphs: dict[str, Graph]
     rounding: Rounding
@@ -104,7 +104,7 @@ class _Sample:
 
 
 def _has_finite(value: Any) -> bool:
-    """Whether a value has a number to compare."""
+    """Whether a value has a finite number, which can be compared."""
     return not isinstance(value, torch.Tensor) or not value.is_floating_point() or bool(value.isfinite().any())
 
 
@@ -126,7 +126,7 @@ class Comparison:
         methods: The methods. Several methods share the state of the program.
         files: The program; None if only the exports are compared.
         scratch: A directory that outlives the comparison with the program.
-        jobs: How many processes may compute at the same time what the calls show.
+        jobs: How many processes may work at the same time to find what the calls show.
 
     Attributes:
         notes: What was left out of the comparison of a method, by its name.
@@ -154,7 +154,7 @@ class Comparison:
         self.calls: list[Call] = []
 
     def first_wrong(self, work: int) -> Wrong | None:
-        """Makes calls until one goes wrong.
+        """Makes calls until one goes wrong, or the work is done.
 
         Args:
             work: How many numbers the operators of a method may read and write after its first call.
@@ -264,7 +264,7 @@ class Comparison:
         else:
             return None, 0
         if call.is_extreme and not all(map(is_finite, [*expected, *graph.state.values()])):
-            graph.state.update(before)  # it overflows, so there is nothing to compare
+            graph.state.update(before)  # the method overflows, so there is nothing to compare
             return None, work
         graph.see_states(before)
         if any(map(_has_finite, expected)):
@@ -326,7 +326,7 @@ class Comparison:
 
     @staticmethod
     def _overflow(method: ComparedMethod, leaves: list[Any], before: dict[str, torch.Tensor]) -> str | None:
-        """The node with which the exported method stops to be finite."""
+        """The first node of the exported method whose result in this call is not finite."""
         state = {name: value.clone() for name, value in before.items()}
         node = Graph(method.program, state, method.weights).first_non_finite(leaves)
         return None if node is None else node.name
@@ -339,7 +339,7 @@ class Comparison:
         of: Callable[[_Sample], Sequence[Any]],
         name: str = "output",
     ) -> list[str]:
-        """The problems of values that are not as near to the expected ones as those of other roundings."""
+        """The problems of values whose errors other roundings do not explain."""
         tolerance, rounds = method.settings.tolerance, is_quantized(method.program)
         found = accuracy.wrong_outputs(actual, expected, tolerance, False, name)
         for count in _SAMPLES if found else ():
@@ -355,7 +355,7 @@ class Comparison:
         return found
 
     def _sample(self, number: int) -> _Sample:
-        """A sample that has made the calls of the history; without state, only the last one matters."""
+        """A sample that has made all calls of the history. Without state, it makes only the last one."""
         if number == len(self._samples):
             rounding = Rounding(number, Rounding.OF_STEP * _LARGER_PART ** (number // _OF_A_PART))
             self._samples.append(_Sample(self._graphs(), rounding))

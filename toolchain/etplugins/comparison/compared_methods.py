@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 NOT = "was not compared with PyTorch:"
 """Begins a note about a method, before the reason."""
-_LARGE = 1 << 20  # bytes: it would take longer to read a smaller weight for each call than to keep it
+_LARGE = 1 << 20  # bytes: smaller weights are kept, because reading them for each call takes longer
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,8 @@ class ComparedMethods:
         context: What every step needs.
         examples: The example inputs that the export saved.
         content: The parameters and buffers by name, which are read when they are asked for.
-        adapters: Those of adapters.
-        programs: The methods, if their export is without them and they were exported again.
+        adapters: The weights of adapters, by name.
+        programs: The methods, if they were exported again because the saved export lacks the weights.
     """
 
     job: LoweringJob[ComparePlan]
@@ -52,7 +52,8 @@ class ComparedMethods:
     def read(
         cls, job: LoweringJob[ComparePlan], saved: SavedExport, context: StepContext, examples: Path
     ) -> ComparedMethods:
-        """Opens the weights, or exports with them: once, and not in each child process."""
+        """Opens the weights, or exports the methods again with them. Call it before child processes start, so that it
+        happens once."""
         if saved.export_plan is not None:
             from etbuild.steps.export import export_with_weights
 
@@ -64,7 +65,7 @@ class ComparedMethods:
         return cls(job, saved, context, examples, content, weights_of_adapters(job, content.keys()), {})
 
     def methods(self, names: list[str], *, whole: bool = False) -> tuple[list[ComparedMethod], dict[str, str]]:
-        """The methods with their weights and example inputs; and those that cannot be compared, with a note.
+        """The methods with their weights and example inputs. Also notes about methods that cannot be compared, by name.
 
         Args:
             names: The names of the methods.

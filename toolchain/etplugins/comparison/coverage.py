@@ -1,4 +1,5 @@
-"""Records what calls of an exported method have shown: sides of limits and conditions, rows of tables, ties, states."""
+"""Records what calls of an exported method have shown: whether values were on both sides of limits and conditions, and
+which states have changed."""
 
 from __future__ import annotations
 
@@ -13,13 +14,13 @@ from torch.fx import Node
 from etplugins.comparison.hints import LIMITS, dependents, limits, operator, states
 
 LIMITED = (*LIMITS, "where", "masked_fill")
-"""Operators with two sides, both of which models mean to have."""
-_SAMPLED = 1 << 16  # elements of a tensor that are looked at
+"""Operators whose input a model means to have on both sides of a limit."""
+_SAMPLED = 1 << 16  # how many elements of a tensor are looked at
 _CURVED = ("tanh", "sigmoid", "gelu", "silu", "elu", "mish", "softplus", "hardswish", "hardsigmoid", "log_sigmoid")
-_FAR = 4.0  # beyond it, these are near their ends
+_FAR = 4.0  # beyond this number, the results of these operators are near their ends
 _EXPONENTIAL = {"exp": 89.0, "_softmax": 89.0, "softmax": 89.0, "_log_softmax": 89.0, "logsumexp": 89.0}
-"""Where the exponential of a float32 overflows."""
-_ALMOST = 2  # calls in a row in which no element of a state has changed for the first time
+"""Above this number, the exponential overflows in float32."""
+_ALMOST = 2  # a state is filled after so many calls in a row without an element that changes for the first time
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class _Watched:
 
     Attributes:
         argument: The number of its argument.
-        goals: What may be seen, with the numbers above or below which it is: (what, number, whether above).
+        goals: What may be seen: (what, number, whether an element must be above the number, and not below).
     """
 
     argument: int
@@ -88,11 +89,11 @@ class Coverage:
 
     @property
     def fills(self) -> bool:
-        """Whether calls still change elements of a state that no earlier one has changed."""
+        """Whether the last calls have changed elements of a state for the first time."""
         return bool(self._states) and self._calm < _ALMOST
 
     def unseen(self, names: Collection[str] = ()) -> list[tuple[Node, str]]:
-        """The operators of which something was not seen, and what, in the order of the graph.
+        """The operators of which something was not seen, each with what was not seen, in the order of the graph.
 
         Args:
             names: The names of operators to look at; none for all.

@@ -1,4 +1,4 @@
-"""The model in eager PyTorch, as its user calls it: a program is compared with it, beside its exported methods."""
+"""The model in eager PyTorch, as its user calls it. A program is compared with it, and with its exported methods."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class EagerMethod:
     """A method of the model.
 
     Attributes:
-        root: The whole model, in `eval()` mode. Calls change its state, also that which only Python sees.
+        root: The whole model, in `eval()` mode. Calls change its state, also attributes that are no buffers.
         entry: What is called, as a path of attributes, such as `forward` or `decoder.step`.
         applied: Makes a context in which the model computes with the adapter of the method.
     """
@@ -49,7 +49,7 @@ class EagerMethod:
             return outputs_of(called(*positional, **keywords))
 
     def different_module(self, spec: TreeSpec, graph: GraphModule, leaves: Sequence[Any]) -> str | None:
-        """Calls the method, and finds where the exported graph leaves it.
+        """Calls the method, and finds the first submodule that the exported graph computes differently.
 
         Args:
             spec: How the inputs belong together.

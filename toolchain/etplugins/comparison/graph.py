@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 
 from etplugins.comparison.coverage import Coverage
 
-_AT_ONCE = 1 << 20  # elements of a large tensor that are dequantized or rounded at once
+_AT_ONCE = 1 << 20  # so many elements of a large tensor are dequantized or rounded at once
 _DEQUANTIZE = "torchao.dequantize_affine.default"
 _MIX = 0x2C1B3C6D  # an odd number whose bits look random
 _QUANTIZES = ("quantized_decomposed::quantize", "torchao::quantize")
@@ -41,7 +41,7 @@ class Graph:
         program: The method. It is not changed.
         state: Its buffers by name, which calls change. Several methods may share them.
         weights: The parameters and buffers that the program does not hold itself and that no method changes, by name.
-            Each is read when the first operator needs it, and forgotten after the last one.
+            Each is read for the first operator that needs it, and forgotten after the last one.
         coverage: Records what calls show; None to record nothing.
         replaced: Parameters in place of those of the method, by name. Outputs can be differentiated with respect to
             those that require it.
@@ -58,7 +58,7 @@ class Graph:
 
         Args:
             leaves: The inputs, in the order of the method.
-            rounding: Changes each result a little; None to leave results as they are.
+            rounding: Changes each result as other roundings would; None to leave results as they are.
 
         Returns:
             The outputs, and how many numbers the operators have read and written.
@@ -84,10 +84,10 @@ class Graph:
             self._coverage.see_states(before, self.state)
 
     def first_non_finite(self, leaves: Sequence[Any]) -> Node | None:
-        """The first operator that makes NaN or an infinity of finite numbers in a call; None if there is none.
+        """The first operator in a call that makes NaN or an infinity from finite numbers; None if there is none.
 
         Args:
-            leaves: The inputs. The state must be that before the call, and is changed.
+            leaves: The inputs. The state must be as before the call. The call changes it.
         """
         with torch.no_grad():
             run = _Run(self._program.graph_module, None, searches=True)
@@ -101,7 +101,7 @@ class Graph:
                 yield _Weight(self._weights, spec.target, spec.kind != InputKind.BUFFER)
                 continue
             if spec.kind == InputKind.BUFFER:
-                yield self.state[str(spec.target)]  # as it is: an operator may write to it
+                yield self.state[str(spec.target)]  # not rounded: an operator may write to it
                 continue
             if spec.kind == InputKind.USER_INPUT:
                 value: Any = copied(next(given))
@@ -124,7 +124,7 @@ def buffers(program: ExportedProgram, others: Collection[str]) -> dict[str, torc
 
     Args:
         program: The method.
-        others: The names of those that are left out.
+        others: The names of buffers to leave out.
     """
     content = {**program.constants, **program.state_dict}
     names = [name for name in program.graph_signature.buffers if name not in others]
@@ -132,39 +132,40 @@ def buffers(program: ExportedProgram, others: Collection[str]) -> dict[str, torc
 
 
 def is_quantized(program: ExportedProgram) -> bool:
-    """Whether a method has operators that quantize: a backend may then round to the next number."""
+    """Whether a method has operators that quantize. If it has, a backend may round to the neighbouring number."""
     return any("quantize" in str(node.target) for node in program.graph.nodes)
 
 
 class Rounding:
     """Changes results by as much as their dtype may round: floating-point numbers by a few units in the last place,
     those of 16 bits by one, and what is quantized by a small part of a step before it is rounded. So a quantized number
-    becomes its neighbour only if it was about as near to both. How far outputs then move is what rounding explains.
+    becomes its neighbour only if it was about as near to both. Rounding explains errors as large as these changes make
+    in the outputs.
 
     The changes are random, but equal numbers change alike, as in a kernel: where an image is flat, all of it moves.
 
     Args:
-        seed: The seed of the changes. For an even one, an activation reads what was not quantized before it, since
-            XNNPACK fuses it with the operator before it; and scales of groups have 16 bits.
-        of_step: The part of a step.
+        seed: The seed of the changes. With an even seed, an activation reads its input before it is quantized, since
+            XNNPACK fuses the activation with the operator before it; and scales of groups have 16 bits.
+        of_step: By which part of a step numbers change before they are quantized.
     """
 
     UNITS = 4
     OF_STEP = 2**-7
-    """Steps were seen to round otherwise at up to 0.002 of their width from the middle: XNNPACK rounds biases, too."""
+    """XNNPACK, which also rounds biases, rounds the other way up to 0.002 steps from the middle between two numbers."""
 
     def __init__(self, seed: int, of_step: float = OF_STEP) -> None:
         self.fuses = seed % 2 == 0
         self._random = random.Random(seed)
         self._of_step = of_step
-        torch.manual_seed(seed)  # of operators that draw random numbers
+        torch.manual_seed(seed)  # for operators that draw random numbers
 
     def of(self, value: Any, *, own: bool = False) -> Any:
-        """A result, or a list of results, changed.
+        """Returns a result, or a list of results, with changes.
 
         Args:
             value: The result.
-            own: Whether nothing else reads the memory of the result, so that it may be changed in its place.
+            own: Whether nothing else reads the memory of the result, so that it may be changed in place.
         """
         if isinstance(value, (list, tuple)):
             return type(value)(map(self.of, value))
@@ -181,7 +182,8 @@ class Rounding:
         return changed
 
     def before_quantizing(self, value: torch.Tensor, step: float | torch.Tensor, may_be_other: bool) -> torch.Tensor:
-        """What is about to be quantized, changed by a small part of a step; by half a step if it may be another one."""
+        """The input of a quantizing operator, changed by a small part of a step, or by half a step if
+        `may_be_other`."""
         part = 0.5 if may_be_other else self._of_step
         return (value + part * step * _noise(value, self._salt())).to(value.dtype)
 
@@ -204,10 +206,10 @@ class _Step:
     Attributes:
         node: The node.
         inputs: The nodes whose results it takes.
-        forgets: Those among them whose results nothing takes after it.
+        forgets: Those of `inputs` whose results no later node takes.
         dequantizes: Whether it dequantizes rows, which takes three times the memory of the floats.
         quantizes: Whether it quantizes.
-        again: The node that dequantizes its result for an activation that a backend may fuse; None if there is none.
+        again: The node that dequantizes this node's result for an activation that a backend may fuse; None without one.
     """
 
     node: Node
@@ -219,7 +221,7 @@ class _Step:
 
     @classmethod
     def of(cls, node: Node, last: Mapping[Node, Node]) -> _Step:
-        """One node. `last` has the last user of each."""
+        """Returns the step of a node. `last` has the last user of each node."""
         inputs, name = (*node.all_input_nodes,), _name(node)
         forgets = tuple(each for each in inputs if last[each] is node)
         again = _dequantized_for_activation(node)
@@ -235,8 +237,7 @@ def _steps(module: torch.fx.GraphModule) -> list[_Step]:
 class _Run:
     """One run of a graph. It counts the numbers that operators read and write.
 
-    It does what `torch.fx.Interpreter` does, which spends four fifths of the time of a small model on what only
-    tracing needs.
+    It replaces `torch.fx.Interpreter`, which spends four fifths of the time of a small model on needs of tracing.
     """
 
     def __init__(
@@ -271,7 +272,7 @@ class _Run:
         raise AssertionError("a graph has an output")
 
     def _read(self, value: Any) -> Any:
-        """The content of a weight, which is forgotten after the last node that needs it; any other value as it is."""
+        """Returns the content of a weight, which is forgotten after its last use. Returns any other value unchanged."""
         if not isinstance(value, _Weight):
             return value
         content = value.weights[value.name]
@@ -298,7 +299,7 @@ class _Run:
         self.work += sum(each.numel() for each in (*inputs, *written) if isinstance(each, torch.Tensor))
         if self._rounding is None or _is_in(value, inputs):
             return value
-        own = isinstance(value, torch.Tensor) and len(inputs) == len(step.inputs)  # and no part of a list
+        own = isinstance(value, torch.Tensor) and len(inputs) == len(step.inputs)  # and it is not in a list
         return self._rounding.of(value, own=own)
 
     def _rounded(self, step: _Step, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -314,7 +315,7 @@ class _Run:
 
 
 def _dequantized(weight: torch.Tensor, block: Sequence[int], *others: Any, **keywords: Any) -> torch.Tensor:
-    """Dequantizes large weights in parts of some rows: torchao takes three times the memory of the floats."""
+    """Dequantizes large weights a few rows at a time: torchao takes three times the memory of the floats."""
     dequantize = torch.ops.torchao.dequantize_affine.default
     if not _has_rows(weight, block, *others):
         return dequantize(weight, block, *others, **keywords)
@@ -336,7 +337,7 @@ def _name(node: Node) -> str:
 
 
 def _step_size(target: Any, args: Sequence[Any]) -> float | torch.Tensor | None:
-    """How far apart the numbers are that an operator rounds to; None if it does not say so."""
+    """The distance between the numbers to which an operator rounds; None if its arguments do not say it."""
     given = {argument.name: value for argument, value in zip(target._schema.arguments, args, strict=False)}
     step = given.get("scale", given.get("scales"))
     if not isinstance(step, torch.Tensor) or step.numel() == 1:
@@ -352,7 +353,7 @@ def _step_size(target: Any, args: Sequence[Any]) -> float | torch.Tensor | None:
 
 
 def _finds_step(node: Node) -> bool:
-    """Whether a step for a whole tensor is found when the method runs: XNNPACK finds one for each row instead."""
+    """Whether a node finds one step for a whole tensor at run time. XNNPACK finds one for each row instead."""
     return "quantize_per_tensor" in _name(node) and isinstance(node.args[1], Node)
 
 
@@ -360,7 +361,7 @@ _ACTIVATION = re.compile(r"aten::(relu|relu6|hardtanh|clamp)_?(\.|$)")
 
 
 def _dequantized_for_activation(node: Node) -> Node | None:
-    """Of a node that quantizes: the one that dequantizes its result for an activation whose result is quantized."""
+    """The node that dequantizes a quantizing node's result for an activation whose own result is quantized."""
     if _name(node).startswith(_QUANTIZES) and len(node.users) == 1:
         (again,) = node.users
         of_again = [*again.users]
@@ -383,17 +384,17 @@ def _has_rows(weight: Any, block: Sequence[int], *scales_and_more: Any) -> bool:
 
 
 def _is_in(value: Any, inputs: Sequence[torch.Tensor]) -> bool:
-    """Whether a result is a view of an input, or an input that was written to: it must stay in its memory."""
+    """Whether a result is a view of an input, or an input that was written to: the result must stay in that memory."""
     memories = {each.untyped_storage().data_ptr() for each in inputs}
     return isinstance(value, torch.Tensor) and value.untyped_storage().data_ptr() in memories
 
 
 def arguments(spec: pytree.TreeSpec, leaves: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """What stands for the inputs of a method, in its order, as positional arguments and keyword arguments.
+    """Arranges values for the inputs of a method as positional arguments and keyword arguments.
 
     Args:
         spec: How they belong together: `call_spec.in_spec` of the exported method.
-        leaves: What stands for them.
+        leaves: The values, in the order of the method's inputs.
     """
     positional, keywords = pytree.tree_unflatten(leaves, spec)
     return tuple(positional), dict(keywords)

@@ -20,25 +20,25 @@ LIMITS = ("clamp", "clamp_min", "clamp_max", "hardtanh", "relu6", "threshold", "
 _SCALES = ("div", "mul", "remainder", "fmod", "floor_divide", "multiply", "divide")
 _BY_DIMENSION = ("gather", "scatter", "scatter_add", "scatter_reduce", "index_select", "index_copy", "index_add")
 _BY_LIST = ("index", "index_put", "_unsafe_index", "_unsafe_index_put")
-_LEAST, _MOST = 1e-5, 1e6  # of constants that say how large an input is: a mask is -1e9
-_ALIKE = 2  # two constants that differ by less are one magnitude
-_FEW = 4  # magnitudes; and how far an integer may be above the example's if nothing says what it can be
+_LEAST, _MOST = 1e-5, 1e6  # constants between these say how large an input is; others do not: a mask is -1e9
+_ALIKE = 2  # two constants that differ by a smaller factor are one magnitude
+_FEW = 4  # the largest number of magnitudes; and how far a size may be above that of the example
 _KERNELS = {
     **dict.fromkeys(("conv1d", "conv2d", "conv_transpose2d", "convolution"), "aten::convolution."),
     **{name: f"aten::{name}" for name in ("avg_pool2d", "max_pool2d", "max_pool2d_with_indices")},
 }
-_COUNTS = 1000  # an integer that becomes a floating-point number is a count, an age, a position
-_TABLES = 4  # times the size of a table: how far integers go from which its rows are computed
+_COUNTS = 1000  # how far an integer goes that becomes a floating-point number: it is a count, an age, a position
+_TABLES = 4  # integers from which rows of a table are computed go so many times the size of the table beyond it
 _ENDS = (127, 128, 255, 256, 32767, 32768, 65535, 65536, 2**31 - 1, 2**31, 2**53 + 1)
 
 
 def operator(node: Node) -> str:
-    """The name of the operator of a node without its namespace and overload; an operator in place has the same."""
+    """The name of a node's operator without namespace and overload, and without the `_` of operators in place."""
     return str(node.target).removeprefix("aten.").split(".")[0].rstrip("_")
 
 
 def magnitudes(program: ExportedProgram) -> list[float]:
-    """How large inputs may be, by the constants that the graph compares, limits and scales with; in its order.
+    """How large inputs may be, from the constants of comparisons, limits and scalings in the graph, in its order.
 
     `x / 255` says that `x` may be 255, and `clamp(-10, 10)` that what is clamped may be larger than 10.
     """
@@ -52,8 +52,8 @@ def magnitudes(program: ExportedProgram) -> list[float]:
 
 
 def slow_work(program: ExportedProgram, kernels: Collection[str]) -> int:
-    """How many numbers convolutions and poolings read for the example inputs, if ExecuTorch's own kernels run them:
-    they read each window of their input by itself.
+    """How many numbers ExecuTorch's own kernels for convolutions and poolings read for the example inputs. They read
+    each window of their input anew.
 
     Args:
         program: The exported method.
@@ -81,7 +81,7 @@ def _size(size: int | torch.SymInt) -> int:
 
 
 def limits(node: Node) -> tuple[float | None, float | None]:
-    """Between which numbers the operator of a node keeps its input."""
+    """The limits between which the operator of a node keeps its input."""
     name, numbers = operator(node), [*node.args[1:], *node.kwargs.values()]
     if name == "relu":
         return 0.0, None
@@ -127,7 +127,7 @@ def states(program: ExportedProgram) -> set[str]:
             written = written.all_input_nodes[0]
         if written.op != "placeholder":
             continue
-        if written.graph is not program.graph:  # an operand of a branch or a loop: it may be any
+        if written.graph is not program.graph:  # an operand of a branch or a loop: any buffer may be meant
             return {*names.values()}
         if written.name in names:
             found.add(names[written.name])
@@ -138,7 +138,7 @@ def _is_view(node: Node) -> bool:
     """Whether the result of a node has the memory of its first operand."""
     if node.op != "call_function" or not node.all_input_nodes:
         return False
-    schema = getattr(node.target, "_schema", None)  # that which takes one of several results has none
+    schema = getattr(node.target, "_schema", None)  # `getitem`, which takes one of several results, has none
     return schema is None or any(each.alias_info is not None for each in schema.returns)
 
 
@@ -149,11 +149,11 @@ class Integers:
     Attributes:
         least: The smallest one.
         most: The largest one, as far as the graph says. PyTorch may refuse it.
-        special: Values between them that may show a mistake: those with which the graph compares, and those at which
-            other dtypes end.
-        wide: The smallest and the largest one that the graph may take beyond these: if it computes the rows of a table
-            from it, this may be negative, or larger than the table; a mask may be counts.
-        is_mask: Whether it is a mask, which is 0 or 1 usually.
+        special: Values between `least` and `most` that may show a mistake: those with which the graph compares, and the
+            limits of other dtypes.
+        wide: A wider range that the graph may also take. An integer from which the rows of a table are computed may be
+            negative, or larger than the table. A mask may be counts.
+        is_mask: Whether the input is a mask, which usually is 0 or 1.
     """
 
     least: int
@@ -178,8 +178,8 @@ class _Reached:
 def integers(program: ExportedProgram, index: int, example: torch.Tensor) -> Integers:
     """What an integer input can be.
 
-    It is followed to the tables of which it chooses rows, to the numbers with which it is compared, and to where it
-    becomes a size or a floating-point number. What reaches none of these is data, and can be any number of its dtype.
+    Follows it to the tables of which it chooses rows, to the numbers with which it is compared, and to where it becomes
+    a size or a floating-point number. An input that reaches none of these is data: it can be any number of its dtype.
 
     Args:
         program: The exported method.
@@ -205,7 +205,7 @@ def integers(program: ExportedProgram, index: int, example: torch.Tensor) -> Int
         wide = _COUNTS if reached.is_float else 1
         least, most = max(min(around) - wide, kind.min), min(max(around) + wide, kind.max)
         return Integers(least, most, _between(reached.constants, least, most))
-    # The smallest number of all has no opposite: dividing it by -1 ends a process.
+    # The smallest number of a dtype has no opposite: dividing it by -1 ends the process.
     least, most = max(kind.min, -(2**62)) + (kind.bits > 8), min(kind.max, 2**62)
     return Integers(least, most, _between([*reached.constants, *(-end for end in _ENDS), *_ENDS], least, most))
 
@@ -231,7 +231,7 @@ def _reached(program: ExportedProgram, start: Node) -> _Reached:
 
 
 def _see(program: ExportedProgram, node: Node, user: Node, found: _Reached) -> bool:
-    """Notes what an operator does with an integer. Returns whether its result still is this integer."""
+    """Notes what an operator does with an integer. Returns whether to follow the operator's result."""
     name, arguments, value = operator(user), user.args, user.meta.get("val")
     if name == "embedding" and arguments[1] is node:
         return _table(found, arguments[0], 0)
@@ -253,7 +253,7 @@ def _see(program: ExportedProgram, node: Node, user: Node, found: _Reached) -> b
     if isinstance(value, torch.Tensor) and value.dtype == torch.bool:
         found.constants.append(0)
         return False
-    if isinstance(value, torch.SymInt):  # a size of it
+    if isinstance(value, torch.SymInt):  # a size of the tensor, not its values
         return False
     found.is_changed |= torch.Tag.pointwise in getattr(user.target, "tags", ())
     if "shift" in name or name == "pow":

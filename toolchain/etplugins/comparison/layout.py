@@ -1,4 +1,4 @@
-"""Compares the order that the numbers of outputs have in memory: an application reads numbers, and no strides."""
+"""Compares the order of the numbers of outputs in memory: an application reads the numbers, and ignores strides."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 
 def wrong(actual: Sequence[Any], expected: Sequence[Any]) -> list[str]:
-    """The outputs whose memory has neither the order of PyTorch nor that of the dimensions, for messages."""
+    """Messages about outputs whose order in memory is neither PyTorch's nor that of the dimensions."""
     found = []
     for index, (one, other) in enumerate(zip(actual, expected, strict=True)):
         if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor) or not one.numel():

@@ -1,8 +1,8 @@
 """Finds the first operator of a method that the runtime computes differently from PyTorch.
 
-The exported graph is cut after an operator, lowered as the plan says, and run. PyTorch computes the rest from what the
-runtime returned for the first part. The first operator after which that makes wrong outputs is the one to blame, also
-if its own results look right: a later operator may enlarge a small error. A bisection finds it.
+The exported graph is cut after an operator, and the first part is lowered as the plan says, and run. PyTorch computes
+the rest from what the runtime returned. A bisection finds the first operator after which a cut makes wrong outputs.
+This operator is to blame, even if its own results look right: a later operator may enlarge a small error.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from etbuild.upstream.accelerate import accelerated
 from etplugins.comparison import accuracy
 from etplugins.comparison.graph import Graph, Rounding, arguments, buffers, copied, outputs_of, with_state
 
-_SHOWN = 2  # outputs that a message names
-_SAMPLES = 3  # of how far rounding moves the outputs
-_WORK_OF_SAMPLES = 1 << 27  # numbers that operators read and write for them: of a large method there is one
-_OF_NODE = 1 << 20  # numbers that are computed in the time in which an operator is lowered
-_LEAST_WORK = 1 << 30  # after which a search ends, but for methods of which
-_TIMES = 3  # as much is the work of lowering and running all of it
+_SHOWN = 2  # nodes that a message names
+_SAMPLES = 3  # samples of how far rounding moves the outputs
+_WORK_OF_SAMPLES = 1 << 27  # numbers that operators read and write for samples: a large method has only one
+_OF_NODE = 1 << 20  # lowering an operator takes as long as computing so many numbers
+_LEAST_WORK = 1 << 30  # a search may do so much work; if a method is large,
+_TIMES = 3  # it may do so many times the work of lowering and running the method
 _SKIPPED = ("sym_size", "_assert", "alias", "detach", "lift_fresh")
 State = Mapping[str, torch.Tensor]
 
@@ -81,7 +81,7 @@ class Search:
         self._whole_outputs: list[Any] = []
 
     def run(self) -> str:
-        """Searches. Returns what was found, for people."""
+        """Searches. Returns a text for people that says what was found."""
         name, program = self._call.method, self._call.program
         self._expected, self._numbers, self._samples = child.result("the exported graph", self._computed)
         whole = self._try(self._module(program), ())
@@ -99,7 +99,7 @@ class Search:
         return self._first_wrong(program) or self._whole(program)
 
     def _computed(self) -> tuple[list[Any], int, list[list[Any]]]:
-        """What the exported graph computes, how many numbers it reads and writes, and outputs of other roundings."""
+        """The outputs of the exported graph, how many numbers it reads and writes, and outputs with other roundings."""
         program = self._call.program
 
         def call(rounding: Rounding | None) -> tuple[list[Any], int]:
@@ -111,7 +111,7 @@ class Search:
         return expected, numbers, [call(Rounding(number))[0] for number in range(count)]
 
     def _whole(self, program: ExportedProgram) -> str:
-        """What to say of a method in which each operator is right as long as nothing follows it."""
+        """The text about a method in which each operator is right if PyTorch computes the rest."""
         name = self._call.method
         specs, (ends,) = program.graph_signature.output_specs, program.graph.output_node().args
         of_user = [node for spec, node in zip(specs, ends, strict=True) if spec.kind == OutputKind.USER_OUTPUT]
@@ -141,7 +141,7 @@ class Search:
             return outputs_of(module(*positional, **keywords))
 
     def _first_wrong(self, program: ExportedProgram) -> str | None:
-        """The operator after which a cut graph makes wrong outputs, while they are right if it is cut before."""
+        """The first operator after which a cut makes wrong outputs."""
         module = self._module(program)
         nodes = [node for node in module.graph.nodes if _is_candidate(node)]
         limit = max(_LEAST_WORK, _TIMES * self._work)
@@ -149,7 +149,7 @@ class Search:
         while bad - good > 1 and self._work < limit:
             middle = (good + bad) // 2
             wrong = self._try(*_cut(module, nodes[middle]))
-            if wrong is None:  # this cut cannot be lowered: look at a neighbour
+            if wrong is None:  # this cut cannot be lowered: try a neighbour
                 nodes.pop(middle)
                 bad -= 1
             elif wrong:
@@ -166,7 +166,7 @@ class Search:
         return f"{self._described(left[0], f'{what} one of {len(left)}, from')}\n{self._described(left[-1], 'to')}"
 
     def _of_float32(self, node: Node) -> str | None:
-        """What to say of an operator that the runtime runs with float32, and not with the floats of this call."""
+        """The text about an operator that the runtime runs in float32, but not in the dtype of this call."""
         values = [each.meta.get("val") for each in node.all_input_nodes]
         floats = {value.dtype for value in values if isinstance(value, torch.Tensor) and value.is_floating_point()}
         if not self._cannot_run or floats <= {torch.float32}:
@@ -196,7 +196,8 @@ class Search:
             self._in_runtime(Path(program), Path(scratch), list(tensors))
 
     def _try(self, module: torch.fx.GraphModule, returned: Sequence[str]) -> str | None:
-        """The problems of the outputs if the runtime runs a graph; empty if none, None if it cannot be lowered.
+        """The problems of the outputs if the runtime runs a graph: an empty list if there are none, None if the graph
+        cannot be lowered.
 
         Args:
             module: The graph.
@@ -226,7 +227,7 @@ class Search:
         return "\n".join(self._wrong(outputs))
 
     def _continued(self, values: Mapping[str, Any]) -> list[Any]:
-        """What the method returns in PyTorch if some of its operators return given values."""
+        """The outputs of the method in PyTorch, with given values as the results of some operators."""
         with torch.no_grad():
             run = _Continued(self._module(self._call.program), values)
             return outputs_of(run.run(*map(copied, self._call.leaves), enable_io_processing=False))
@@ -347,8 +348,8 @@ class _Only(torch.nn.Module):  # type: ignore[misc] # torch.nn has no types here
 
 
 def _cut(module: torch.fx.GraphModule, last: Node) -> tuple[torch.fx.GraphModule, list[str]]:
-    """A copy of a graph module that computes nothing after a node, and returns all that later operators need of the
-    values that depend on inputs. Also the names of the nodes that it returns."""
+    """A copy of a graph module that ends after a node. It returns those values that depend on inputs and that later
+    operators need. Also returns the names of their nodes."""
     before = [node for node in module.graph.nodes if node <= last]
     depending = {node for node in before if node.op == "placeholder"}
     for node in before:
@@ -370,7 +371,7 @@ def _cut(module: torch.fx.GraphModule, last: Node) -> tuple[torch.fx.GraphModule
 
 
 def _computed_of(node: Node) -> list[Node]:
-    """The nodes that a cut graph can return in place of a node: views and sizes are computed again."""
+    """The nodes that a cut graph can return in place of a node. Views and sizes are computed again from them."""
     if node.op != "call_function" or _is_candidate(node):
         return [node] if node.op == "call_function" else []
     return [each for given in node.all_input_nodes for each in _computed_of(given)]

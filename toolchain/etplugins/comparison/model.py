@@ -1,4 +1,4 @@
-"""Compares exported methods with the model in eager PyTorch, in calls that another comparison has made."""
+"""Compares exported methods with the model in eager PyTorch. Another comparison has made and recorded the calls."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class ModelComparison:
         forms: The exported methods, by name. All share their state.
         tolerances: How far an element may be from the expected one, by method; None for the default.
         calibrated: The methods whose quantization has ranges that a calibration has found.
-        exported: Makes a comparison of these methods, to judge a difference.
+        exported: Makes a `Comparison` of these methods, which judges a difference.
 
     Attributes:
         notes: What was left out of the comparison of a method, by its name.
@@ -92,7 +92,7 @@ class ModelComparison:
         return self._make()
 
     def _outputs(self, name: str, label: str, leaves: Sequence[Any]) -> list[Any] | None:
-        """What the model computes; None if it does not take the inputs."""
+        """The outputs of the model; None if it does not take the inputs."""
         if name not in self._eager:
             return None
         try:
@@ -101,17 +101,17 @@ class ModelComparison:
             raise
         except Exception as error:  # noqa: BLE001 - code of the model: it may refuse values that an exported graph takes
             has_state = any(form.has_states for form in self._forms.values())
-            if label == FIRST or has_state:  # which may be half changed
+            if label == FIRST or has_state:  # the failed call may have changed half of it
                 del self._eager[name]
                 self.notes[name] = f"in part: the model itself fails in {label}: {summary(error)}"
             return None
 
     def _wrong_quantization(self, calls: Sequence[Call], in_float: list[Any]) -> Wrong | None:
-        """Judges what the quantization of a method changes: the model computes in float what the method rounds.
+        """Judges the effect of a method's quantization against the model, which computes in float.
 
         It looks at the example inputs only, since others may be outside of the ranges for which the method is
-        quantized. A wrong calibration spoils the outputs. Weights of 4 bits may do so too, and nothing is wrong then. A
-        tolerance in the manifest allows any loss.
+        quantized. Only for a calibrated method is a large loss wrong: weights of 4 bits may lose as much, and are
+        right. With a tolerance in the manifest, any loss is allowed.
         """
         name, _, leaves, rounded = calls[-1]
         found = quantized.loss(in_float, rounded) if quantized.says_something(leaves) else None

@@ -1,4 +1,4 @@
-"""Measures what compared calls can show: whether a weight or an input that is wrong would have changed an output."""
+"""Measures what compared calls can show: whether a wrong weight or input would have changed an output."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from etbuild.plan.parts import Tolerance
 from etplugins.comparison import accuracy
 from etplugins.comparison.graph import Graph, buffers, is_quantized
 
-_CALLS = 6  # of the method, from the first one on: later ones have large numbers, whose rounding hides weights
-_OTHERS = 4  # values of an input, from other calls
-_VERIFIED = 8  # weights that are changed, the least important first
-_CHANGE = 0.1  # of a weight
-_LARGE = 100.0  # times its largest element: only what nothing depends on is not moved by this
-_WEAK = 0.1  # of what a tolerance allows: changes whose estimated effect is less are tried
+_CALLS = 6  # only the first calls: later ones have large numbers, whose rounding hides the effect of weights
+_OTHERS = 4  # so many values from other calls are tried for an input
+_VERIFIED = 8  # so many weights are changed, the least important first
+_CHANGE = 0.1  # by which part of itself a weight is changed
+_LARGE = 100.0  # a change by so many times the largest element moves each output that depends on the weight
+_WEAK = 0.1  # a change is tried if its estimated effect is less than this part of the tolerance
 
 
 class Power:
@@ -44,10 +44,10 @@ class Power:
         self._expected = self._outputs({}, self._calls)
 
     def unproved(self) -> list[str]:
-        """What may be wrong without anyone noticing: names of parameters, and inputs by number, for messages.
+        """Names what may be wrong unnoticed, for messages: parameters by name, and inputs by number.
 
-        A parameter is named if its change by a tenth moves no output beyond the tolerance. One whose value cannot
-        matter is not named: a softmax takes no notice of what is added to all of its inputs.
+        A parameter is named if a change by a tenth moves no output beyond the tolerance. It is not named if its value
+        cannot matter: a number that is added to all inputs of a softmax changes nothing.
         """
         parameters = self._parameters()
         effects = self._effects(parameters) if parameters else {}
@@ -67,7 +67,8 @@ class Power:
         }  # fmt: skip
 
     def _effects(self, parameters: Mapping[str, torch.Tensor]) -> dict[str, float]:
-        """How far a change of each parameter moves the outputs, as a share of what is allowed; one pass backwards."""
+        """Estimates how far a change of each parameter moves the outputs, as a share of the tolerance, from one
+        backward pass."""
         inputs = {name: value.clone().requires_grad_() for name, value in parameters.items()}
         generator = torch.Generator().manual_seed(0)
         total, allowed = torch.zeros((), dtype=torch.float64), 0.0
@@ -101,7 +102,7 @@ class Power:
         return effect == 0 or self._moves({name: value + _LARGE * size})
 
     def _inputs(self) -> list[int]:
-        """The inputs of which the graph reads more than the form."""
+        """Indices of the inputs whose values the graph reads, and not only their shapes."""
         names = [
             spec.arg.name for spec in self._program.graph_signature.input_specs if spec.kind == InputKind.USER_INPUT
         ]
@@ -124,7 +125,7 @@ class Power:
         return False
 
     def _moves(self, replaced: Mapping[str, torch.Tensor], calls: Sequence[list[Any]] | None = None) -> bool:
-        """Whether an output is beyond the tolerance with other parameters or inputs. If PyTorch refuses them, it is."""
+        """Whether other parameters or inputs move an output beyond the tolerance, or PyTorch refuses them."""
         try:
             actual = self._outputs(replaced, self._calls if calls is None else calls)
         except Exception:  # noqa: BLE001 - operators raise any exception
@@ -132,7 +133,7 @@ class Power:
         return bool(accuracy.wrong_outputs(actual, self._expected, self._tolerance, self._quantized))
 
     def _outputs(self, replaced: Mapping[str, torch.Tensor], calls: Sequence[list[Any]]) -> list[Any]:
-        """The outputs of all calls, which begin with fresh state."""
+        """The outputs of these calls. The first one begins with fresh state."""
         state = buffers(self._program, self._weights.keys())
         graph = Graph(self._program, state, self._weights, replaced=replaced)
         return [value for leaves in calls for value in graph.call(leaves)[0]]

@@ -1,4 +1,4 @@
-"""Judges what the quantization itself changes: the outputs of a quantized method beside those of the float model."""
+"""Judges the effect of quantization: compares the outputs of a quantized method with those of the float model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from etplugins.comparison import accuracy
 
 LEAST = 3.0
-"""Decibels. Below it, half of an output is wrong. Networks with random weights in 8 bits had 12 and more."""
+"""The least ratio in decibels: below it, half of an output is wrong. Random networks in 8 bits had 12 or more."""
 
 
 def loss(in_float: Sequence[Any], quantized: Sequence[Any]) -> float | None:
@@ -31,19 +31,19 @@ def loss(in_float: Sequence[Any], quantized: Sequence[Any]) -> float | None:
 
 
 def shown(found: float) -> str:
-    """A ratio for people."""
+    """The text of a ratio, for people."""
     return "exact" if math.isinf(found) and found > 0 else f"SQNR {found:.1f} dB"
 
 
 def says_something(leaves: Sequence[Any]) -> bool:
-    """Whether inputs have a part that is not the same number everywhere: an input of zeros is in no range, and what a
-    quantization makes of it says nothing of other inputs."""
+    """Whether one of the inputs has different numbers. An input of zeros fits no calibrated range, so its result says
+    nothing about other inputs."""
     tensors = [each for each in leaves if isinstance(each, torch.Tensor) and each.is_floating_point()]
     return not tensors or any(bool((each != each.flatten()[:1]).any()) for each in tensors)
 
 
 def problem(found: float) -> str | None:
-    """What to say of a method that its quantization has spoiled; None if it is usable."""
+    """The text about a method that its quantization has spoiled; None if the method is usable."""
     if found >= LEAST:
         return None
     return (

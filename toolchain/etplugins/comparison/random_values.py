@@ -18,8 +18,8 @@ def like(
 ) -> torch.Tensor:
     """A random tensor with the dtype of an example.
 
-    Without limits, floating-point numbers are normally distributed, and integers are those of the example: any other
-    integer may be no token, and no position. A mask, which has infinities, also gets numbers of the example.
+    Without limits, floating-point numbers are normally distributed, and integers are taken from the example: others may
+    not be valid tokens or positions. A mask, which has infinities, also takes its numbers from the example.
 
     Args:
         example: The example.

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 RESULT = "comparison.json"
 _LARGEST_BYTES = 1 << 31
-"""Of files and planned memory: the runtime takes as much again, beside what the build has."""
+"""The largest size of files and planned memory together. The runtime needs as much again, beside the build."""
 _LEAVE_OUT = "if the application has kernels of its own, `checks.compare` can leave the method out with a reason"
 CALLS = "calls"
 """The name of the file for the witness."""
@@ -106,7 +106,7 @@ def compare(job: LoweringJob[ComparePlan], witness: Witness, built: Built, scrat
         witness: The process of the model, which may have started.
         built: The program.
         scratch: An existing empty directory, for files that are only needed meanwhile.
-        result: The file to write, in the form of a validation's result of Buck2.
+        result: The file to write, in the form that Buck2 expects of a validation.
 
     Raises:
         InputError: A declared input is missing or does not fit.
@@ -152,7 +152,7 @@ def _left_out(plan: ComparePlan, built: Built) -> dict[str, str]:
 def _compare(
     job: LoweringJob[ComparePlan], witness: Witness, built: Built, wanted: list[str], scratch: Path
 ) -> dict[str, str]:
-    """Compares the program with the exported methods, and these with the model. Returns notes, by method."""
+    """Compares the program with the exported methods, and those with the model. Returns notes, by method."""
     if job.options.jobs > 1:
         witness.start()
     with opened_export(job, witness.used) as (saved, context):
@@ -165,7 +165,7 @@ def _compare(
 
 
 def _joined(notes: Mapping[str, str], others: Mapping[str, str]) -> dict[str, str]:
-    """Notes by method. A method may have several."""
+    """Joins notes by method. A method may have several."""
     both = {name: f"{notes[name]}; it {others[name]}" for name in notes.keys() & others.keys()}
     return {**notes, **others, **both}
 
@@ -208,9 +208,9 @@ def _compare_programs(
 
 
 def _explained(problem: Problem, methods: Iterable[str], lowering: LoweringFacts) -> Problem:
-    """A problem with its method, if the runtime has ended the process.
+    """The problem of a child process that the runtime has ended, with its method.
 
-    The hint names weights that are not finite: a backend may refuse them without saying so.
+    The hint names weights that are not finite: a backend may refuse them without a message.
     """
     ended = [name for name in methods if not problem.path and f"comparing {name}" in problem.message]
     path = ("methods", ended[0]) if ended else problem.path
@@ -244,8 +244,8 @@ def _first_wrong(exported: ComparedMethods, names: list[str], files: ProgramFile
         wrong = comparison.first_wrong(exported.job.plan.work)
     except CannotRun as error:
         return {"wrong": None, "notes": {**skipped, **dict.fromkeys(of_group, f"{NOT} {error}")}}
-    except InputError as error:  # the runtime here may lack what its libraries need of the machine
-        message = "; ".join(problem.message for problem in error.problems)  # the text of the error is in no key
+    except InputError as error:  # the runtime's libraries may need something that this machine lacks
+        message = "; ".join(problem.message for problem in error.problems)  # its text is in no key
         return {"wrong": None, "notes": {**skipped, **dict.fromkeys(of_group, f"{NOT} {message}")}}
     if wrong is not None:
         return {"wrong": vars(wrong), "notes": {}}
@@ -267,7 +267,7 @@ def _problem(exported: ComparedMethods, wrong: Wrong, *, search: bool) -> Proble
 
 
 def _where(job: LoweringJob[ComparePlan], method: ComparedMethod, wrong: Wrong) -> str:
-    """Where the difference begins, for people."""
+    """A text for people that says where the difference begins."""
     from etbuild.inputs.source_lines import first_name, shown
     from etplugins.comparison.graph import is_quantized
 

@@ -1,4 +1,4 @@
-"""Makes the inputs of compared calls: kinds of numbers that show different mistakes.
+"""Makes the inputs of compared calls, of kinds of numbers that show different mistakes.
 
 The same generator makes the same tensors on each machine.
 """
@@ -33,11 +33,11 @@ INTEGERS = (UNIFORM, ENDS, DIFFERENT, LAST, ONE, WIDE, DIFFERENT, FIRST)
 BOOLEANS = (SOME, ALL, NONE, ONE)
 EXTREME = (OFFSET, LARGE)
 FAR = 1000.0
-"""Beside larger numbers, the tolerance hides errors of usual ones."""
+"""Numbers from this size on are far from usual ones: the tolerance for them would hide errors of usual numbers."""
 _FLAT, _SMALL, _TINY, _OFFSET, _LARGE = 0.7, 1e-3, 1e-6, 1000.0, 100.0
-_TURNS = 1 << 20  # integers of a range, all of which may have their turn
-_SMALL_OFFSET = 4.0  # of 16 bits, in which numbers around 1000 are 1 or 4 apart
-_NEAR = (0.97, 1.03)  # times a constant of the graph
+_TURNS = 1 << 20  # in a smaller range, all integers are used before one comes again
+_SMALL_OFFSET = 4.0  # for floats of 16 bits, in which neighbours around 1000 are 1 or 4 apart
+_NEAR = (0.97, 1.03)  # factors for numbers beside a constant of the graph
 _USUAL = (1.0, 5.0, 25.0)  # magnitudes that are tried whatever the graph has
 
 
@@ -49,7 +49,7 @@ class Kind:
         floats: The kind of the floating-point numbers.
         integers: The kind of the integers.
         booleans: The kind of the booleans.
-        scale: By what floating-point numbers are multiplied.
+        scale: The factor of floating-point numbers.
         only: The number of the input whose floating-point numbers are of the kind, while those of others are normally
             distributed; None for all.
     """
@@ -81,7 +81,7 @@ class Input:
         integers: What an integer can be; None for other dtypes.
         known: The largest integer that PyTorch has taken.
         refused: The smallest one that it has refused.
-        next: The next integer of those that walk.
+        next: The next integer of the kind `WALK`.
         is_wide: Whether the values that were made last are of the wide range.
     """
 
@@ -106,11 +106,11 @@ class Input:
 
     @property
     def range(self) -> int:
-        """How many integers there are."""
+        """The size of the range of integers; 0 for other dtypes."""
         return 0 if self.integers is None else self.integers.most - self.integers.least
 
     def _most(self, caution: int) -> int:
-        """The largest integer to try. More caution: nearer to what PyTorch has taken."""
+        """The largest integer to try. With more caution, it is nearer to integers that PyTorch has taken."""
         assert self.integers is not None
         most = self.integers.most
         if self.refused is not None:
@@ -129,7 +129,7 @@ class Input:
         """Notes that PyTorch has taken the values that were made last."""
         if self.is_wide and self.integers is not None and self.integers.wide is not None:
             self.is_wide = False
-            if self.integers.is_mask or self.example.numel() < len(self.integers.wide):  # it has not had both ends
+            if self.integers.is_mask or self.example.numel() < len(self.integers.wide):  # without both ends
                 return
             least, most = self.integers.wide
             self.integers, self.known = replace(self.integers, least=least, most=most, wide=None), most
@@ -191,13 +191,13 @@ class Input:
     def _mixed(self, size: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
         """Numbers around the constants of the graph, and numbers of several magnitudes.
 
-        None is a constant itself: on which side of it a number then is depends on rounding, which would excuse errors.
+        None equals a constant: rounding would decide on which side of the constant it is, and so would excuse errors.
         """
         sizes, count = [*_USUAL, *(each for each in self.magnitudes if each < FAR)], math.prod(size)
         numbers = torch.tensor(sizes)[torch.randint(0, len(sizes), (count,), generator=generator)]
         numbers = numbers * (torch.rand(count, generator=generator) * 3 - 1.5)
         edges = torch.tensor([sign * each * near for each in sizes for near in _NEAR for sign in (1, -1)]).flip(0)
-        edges = edges[: count // 2]  # those of the graph's own constants first
+        edges = edges[: count // 2]  # first the numbers beside the graph's own constants
         places = torch.randperm(count, generator=generator)[: len(edges)]
         return numbers.index_copy(0, places, edges).view(size)
 
@@ -226,15 +226,15 @@ class Input:
         if kind == DIFFERENT and most - least < _TURNS:
             return (self._unused(count, most - least + 1) + least).view(size)
         special = [each for each in self.integers.special if each <= most]
-        if kind == ENDS or most - least >= 2**32:  # any of 2^64 is large
+        if kind == ENDS or most - least >= 2**32:  # a random one of 2^64 would always be large
             ends = torch.tensor([*special, least, most, min(least + 1, most), max(most - 1, least)])
             found = ends[torch.randint(0, len(ends), (count,), generator=generator)]
-            first = ends[: (count + 1) // 2] if kind == ENDS else ends[:0]  # those that the graph compares with
+            first = ends[: (count + 1) // 2] if kind == ENDS else ends[:0]  # the integers with which the graph compares
             return torch.cat([first, found[len(first) :]]).view(size)
         return torch.randint(least, most + 1, size, generator=generator)
 
     def _unused(self, count: int, among: int) -> torch.Tensor:
-        """Numbers of 0 to `among - 1` in a random order: all of them, before one comes again."""
+        """Numbers from 0 to `among - 1` in a random order. All are used before one comes again."""
         places = torch.arange(self._place, self._place + count) % among
         self._place += count
         return torch.randperm(among, generator=torch.Generator().manual_seed(among))[places]

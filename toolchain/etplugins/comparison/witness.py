@@ -1,8 +1,8 @@
-"""The witness of a comparison: the model as its user has it in eager PyTorch, in a process of its own.
+"""The witness of a comparison: the user's model in eager PyTorch, in a process of its own.
 
-Its code may change anything in its process. The process begins while methods are exported or lowered, since it takes
-long to import what a model needs; then it waits for the calls in which the program has computed what the exported
-methods compute.
+The model's code may change anything in its process. Importing what a model needs takes long, so the process starts
+while methods are exported or lowered. Then it waits for the calls in which the program agreed with the exported
+methods.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 MORE_OR_LESS = "`checks.compare` can allow more, or leave the method out with a reason"
 """The last hint of an error about a comparison."""
 SEARCHED = 2
-"""Wrong methods that are searched: the cause is often the same, and a search takes long."""
-_LARGE = 1 << 30  # bytes of declared files: a larger model is made when others have ended, which need memory too
+"""In so many wrong methods the cause is searched: it is often the same, and a search takes long."""
+_LARGE = 1 << 30  # bytes of declared files: a larger model waits until processes that need memory have ended
 _BRANCHES = (
     "a branch on `torch.compiler.is_exporting()`, `is_compiling()` or `training`, state that only Python sees, weights "
     "that are read before they are loaded, or a factory that makes another model each time are the usual causes"
@@ -46,12 +46,12 @@ _BRANCHES = (
 
 
 def write_calls(file: Path, methods: Sequence[ComparedMethod], calls: Sequence[Call]) -> dict[str, str]:
-    """Writes the calls of methods that share state, for the witness. Returns notes by method, if it cannot.
+    """Writes the calls of methods that share state, for the witness. Returns notes by method if they cannot be written.
 
     Args:
         file: The file.
-        methods: The methods. A structure of their inputs may have classes of the model.
-        calls: The calls. The program has computed in them what the exported methods compute.
+        methods: The methods. The structure of their inputs may contain classes of the model.
+        calls: The calls. In them, the program agreed with the exported methods.
     """
     import torch
 
@@ -68,7 +68,7 @@ def write_calls(file: Path, methods: Sequence[ComparedMethod], calls: Sequence[C
 
 
 def witnesses(plan: ComparePlan) -> list[str]:
-    """The methods of which the model can speak. Those from files have no model; a recipe, or a training for
+    """The methods that can be compared with the model. Those from files have no model. A recipe, or training for
     quantization, changes the weights."""
     return [
         name
@@ -84,7 +84,7 @@ class Witness:
     """The process of the model.
 
     Args:
-        job: Returns the export, and what to compare. The export may not be there yet when the process starts.
+        job: Returns the export, and what to compare. The export may not exist yet when the process starts.
         used: The sources that the model comes from.
         examples: The example inputs that the export saves.
 
@@ -133,7 +133,7 @@ class Witness:
         self._process = None
 
     def _run(self) -> Generator[None, list[Path], dict[str, str]]:
-        """Runs in the process. What its contexts check when they end belongs to the result."""
+        """Runs in the process. The result also has what contexts find when they end."""
         job = self._job()
         with pytorch_imported(job), sources_importable(job, self.used) as context:
             load_custom_ops(job.plan, context)
@@ -146,7 +146,7 @@ class Witness:
             return _compared(known, eager or _eager_methods(job, context), calls)
 
     def _job(self) -> LoweringJob[ComparePlan]:
-        """What the process reads now. Only its parent tells of stages."""
+        """Reads the job in the process. Only the parent reports stages."""
         return replace(self._read_job(), stage=silent)
 
 
@@ -166,7 +166,7 @@ class _Known:
 
     @cached_property
     def exported(self) -> ComparedMethods:
-        """The exported methods, which only a difference needs."""
+        """The exported methods. They are read only if a difference is found."""
         from etbuild.export import read_archive
 
         return ComparedMethods.read(self.job, read_archive.read(self.job.export), self.context, self.examples)
@@ -181,7 +181,7 @@ def _eager_methods(job: LoweringJob[ComparePlan], context: StepContext) -> dict[
 
     plan = job.plan.exported
     seed(plan.model.seed)  # modules may draw numbers when they are imported
-    with undone():  # what is read later may have a path below the current directory
+    with undone():  # later reads may use paths below the current directory
         root = create_module(plan, context, job.plan.weights, floats=True, in_place=True)
     tensors = module.named_tensors(root)
     for name, content in weights_of_adapters(job, tensors.keys()).items():
@@ -221,7 +221,7 @@ def _first_wrong(known: _Known, eager: Mapping[str, EagerMethod], file: Path) ->
     from etplugins.comparison.model import ModelComparison
 
     given = torch.load(file, weights_only=True)
-    forms = pickle.loads(given["forms"])  # this build has written it
+    forms = pickle.loads(given["forms"])  # safe: this build has written it
 
     def exported() -> Comparison:
         from etplugins.comparison.compare import Comparison
@@ -249,7 +249,7 @@ def _problem(known: _Known, eager: Mapping[str, EagerMethod], wrong: Wrong, *, s
 
 
 def _where(job: LoweringJob[ComparePlan], program: ExportedProgram, eager: EagerMethod, wrong: Wrong) -> str:
-    """Where the exported method leaves the model, for people."""
+    """A text for people that says where the exported method differs from the model."""
     from etbuild.runtime import child
     from etplugins.comparison.graph import with_state
 

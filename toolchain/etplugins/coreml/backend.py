@@ -124,7 +124,7 @@ class CoreMl(BuiltInBackend):
         from executorch.backends.apple.coreml.compiler.coreml_preprocess import COMPILE_SPEC_KEYS, CoreMLBackend
 
         specs = partitioner.delegation_spec.compile_specs
-        written = {each.key: each.value for each in reversed(specs)}  # the first spec of a key counts
+        written = {each.key: each.value for each in reversed(specs)}  # the first spec with a key counts
         target = CoreMLBackend.min_deployment_target_from_compile_specs(specs)
         settings = {
             "compute_precision": CoreMLBackend.model_compute_precision_from_compile_specs(specs).value,
@@ -292,7 +292,7 @@ def _one_by_one() -> Iterator[None]:
         del cls
         if all(_paired(each) for of_method in specs.values() for each in of_method):
             return preprocess(programs, specs)
-        # The first compile spec of a key counts.
+        # The first compile spec with a key counts.
         return preprocess(programs, {name: [[disabled, *each] for each in of] for name, of in specs.items()})
 
     with replaced(CoreMLBackend, "preprocess_multimethod", classmethod(preprocess_multimethod)):

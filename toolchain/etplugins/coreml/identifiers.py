@@ -1,9 +1,9 @@
 """Derives the identifiers of Core ML models from their content.
 
 Core ML's tools and ExecuTorch's backend give each model random UUIDs: in its package's manifest, in its metadata, and
-as the key of its named data. They also write the current date, and protocol buffers whose maps have a different order
-in each process. Devices cache compiled models by identifier, so the identifier must not be constant: here, two models
-have the same identifier only if they are equal.
+as the key of its named data. They also write the current date, and maps in an order that differs in each process.
+Devices cache compiled models by identifier, so the identifier must not be constant: here, two models have the same
+identifier only if they are equal.
 
 Written against ExecuTorch 1.5 and coremltools 9.
 """
@@ -36,7 +36,7 @@ Results = dict[str, list[PreprocessResult]]
 
 @contextlib.contextmanager
 def derived_from_content() -> Iterator[None]:
-    """Returns a context manager in which Core ML's backend makes the same bytes from the same methods."""
+    """Returns a context manager in which Core ML's backend always makes the same bytes from the same methods."""
     flatten = coreml_preprocess.executorchcoreml.flatten_directory_contents
     preprocess = CoreMLBackend.preprocess_multimethod
     random: list[str] = []
@@ -67,7 +67,7 @@ def derived_from_content() -> Iterator[None]:
 
 
 def _in_order(flat: bytes) -> bytes:
-    """Sorts the files of a flattened directory by name, since the order of the file system differs."""
+    """Sorts the files of a flattened directory by name: the order of a file system varies."""
     every = model_files.nodes(flat)
     contents, ordered = bytearray(), []
 

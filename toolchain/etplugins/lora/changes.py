@@ -1,4 +1,4 @@
-"""What steps ask of LoRA adapters: see `etbuild.steps.method_change`."""
+"""The functions that steps call for LoRA adapters: see `etbuild.steps.method_change`."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ __all__ = ["applied", "attach", "check_emitted", "check_weights", "filled", "rea
 
 
 def check_emitted(programs: Mapping[str, ExportedProgram], names: Collection[str]) -> Callable[[Emitted], None]:
-    """What checks emitted methods. It imports ExecuTorch, which the export does not need."""
+    """Returns a check of emitted methods. Imports ExecuTorch, which an export does not need."""
     from etplugins.lora import emission
 
     return emission.check_emitted(programs, names)
 
 
 def filled(parts: Sequence[Emitted], weights: Mapping[str, torch.Tensor]) -> Sequence[Emitted]:
-    """Emitted methods with the weights of adapters."""
+    """Fills the weights of adapters into emitted methods."""
     from etplugins.lora import emission
 
     return emission.filled(parts, weights)

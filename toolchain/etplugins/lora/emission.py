@@ -1,7 +1,7 @@
 """Puts the weights of adapters into a program that was lowered and emitted with stand-ins for them.
 
 So new weights of an adapter lower nothing, and change only the adapter's own `.ptd`. This works because each stand-in
-is in named data as it is, where it has a name of its own. A backend that keeps weights in another form, or a pass that
+is in named data unchanged, under a name of its own. A backend that keeps weights in another form, or a pass that
 computes with them, would make the program compute with stand-ins. Both are errors.
 """
 
@@ -91,5 +91,5 @@ def filled(parts: Sequence[Emitted], weights: Mapping[str, torch.Tensor]) -> lis
 
 
 def _filled(blob: Blob, content: Mapping[str, bytes]) -> Blob:
-    """The blob with its content. It keeps its digest, by which methods find out that they share it."""
+    """The blob with new content. It keeps its digest, from which methods know that they share it."""
     return Blob(content[blob.sha256], blob.sha256) if blob.sha256 in content else blob

@@ -150,8 +150,8 @@ def _too_large(
 def _reached_twice(
     layers: Mapping[str, torch.nn.Module], module: torch.nn.Module, path: DocumentPath
 ) -> Iterator[Problem]:
-    """The problems of layers with several names. PEFT replaces a layer only under its first name, so that the module
-    would compute with the adapter under one name and without it under another."""
+    """The problems of layers with several names. PEFT replaces a layer only under its first name: under another name,
+    the module would compute without the adapter."""
     names: dict[int, list[str]] = {}
     for name, child in module.named_modules(remove_duplicate=False):
         names.setdefault(id(child), []).append(name)
@@ -180,7 +180,7 @@ def _sizes(layer: torch.nn.Module) -> tuple[int, int] | None:
     """
     if isinstance(layer, torch.nn.Linear) and not isinstance(layer, NonDynamicallyQuantizableLinear):
         return layer.in_features, layer.out_features
-    if f"{type(layer).__module__}.{type(layer).__name__}" == "transformers.pytorch_utils.Conv1D":  # of GPT-2
+    if f"{type(layer).__module__}.{type(layer).__name__}" == "transformers.pytorch_utils.Conv1D":  # GPT-2's class
         weight: Any = layer.weight
         return weight.shape[0], weight.shape[1]
     return None

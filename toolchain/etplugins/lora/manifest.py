@@ -1,4 +1,4 @@
-"""LoRA adapters in a manifest: what they stand for, and their checks."""
+"""LoRA adapters in a manifest: completes and checks their entries."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from etbuild.manifest.plugin_sections import CheckName
 from etbuild.manifest.sections import Adapter, Manifest, NamedData
 
 OF_LAYER = "adapters"
-"""What a layer calls the child that holds its adapters: their weights are `LAYER.adapters.NAME.lora_A` and `lora_B`."""
+"""The name of a layer's child that holds its adapters. Their weights are `LAYER.adapters.NAME.lora_A` and `lora_B`."""
 
 _PATH: DocumentPath = ("model", "adapters")
 _CONFIG, _WEIGHTS = "adapter_config.json", "adapter_model.safetensors"  # what PEFT's `save_pretrained` writes
 
 
 def completed(manifest: Manifest) -> Manifest:
-    """The manifest as it is: adapters stand for no methods."""
+    """Returns the manifest unchanged: adapters add no methods."""
     return manifest
 
 

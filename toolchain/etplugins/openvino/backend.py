@@ -54,9 +54,9 @@ class OpenVino(BuiltInBackend):
     def lowering_context(self, partitioners: Partitioners) -> Iterator[None]:
         """A context in which each delegate is compiled in a child process of its own.
 
-        OpenVINO numbers its objects, counts on for the lifetime of its process, and writes the numbers to the result. A
-        child that is forked from a process without OpenVINO always begins at the same number. OpenVINO also splits and
-        fuses operators depending on the number of processors and their instructions. Unless the partitioner says
+        OpenVINO numbers its objects, never starts again in a process, and writes the numbers to the result. A child
+        that is forked from a process without OpenVINO always starts at the same number. OpenVINO also splits and fuses
+        operators depending on the number of processors and their instructions. Unless the partitioner says
         `for_this_machine`, both are hidden from the child.
         """
         from executorch.backends.openvino.preprocess import OpenvinoBackend
@@ -77,7 +77,7 @@ class OpenVino(BuiltInBackend):
 @contextmanager
 def _importing() -> Iterator[None]:
     """Imports OpenVINO without messages, and without its telemetry, which reads a number from the home directory and
-    sends it. OpenVINO and nncf do without it if it is not installed."""
+    sends it. Both work without the telemetry's package."""
     sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]  # as if it was not
     with native_messages_off():
         yield

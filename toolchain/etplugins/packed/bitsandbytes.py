@@ -31,7 +31,7 @@ def layouts(config: Mapping[str, Any]) -> list[Layout]:
 
 
 def _state(parts: Parts) -> Any:
-    """What the library writes as text in a tensor of bytes."""
+    """The JSON object that the library writes as text in a tensor of bytes."""
     return json_file.parse(bytes(next(parts[end] for end in _STATE_ENDS if end in parts).tolist()))
 
 

@@ -1,6 +1,6 @@
 """Shows the files of a packed checkpoint as if they held its weights, which are unpacked when they are read.
 
-This module is what the plug-in provides: see `PackedCheckpoints` of the driver.
+This module has the functions of `PackedCheckpoints` in the core.
 
 A new format needs a function that makes its `Layout` from `quantization_config`, in the table here, and a name in
 `formats`.
@@ -35,9 +35,9 @@ _LAYOUTS: Mapping[str, Callable[[Mapping[str, Any]], list[Layout]]] = {
     "mxfp4": floats.mxfp4,
     "torchao": torchao.layouts,
 }
-"""By `quant_method`, a function that makes layouts from `quantization_config` of the checkpoint."""
+"""For each `quant_method`, a function that makes layouts from the `quantization_config` of a checkpoint."""
 keep = kept.keep
-_CACHE_ENDS = (".k_scale", ".v_scale")  # not read: the manifest decides about the cache
+_CACHE_ENDS = (".k_scale", ".v_scale")  # scales of a cache, which are not read: the manifest decides about the cache
 _PATH: DocumentPath = ("model", "huggingface", "config")
 
 
@@ -59,7 +59,7 @@ class Packing:
         return formats.method_of(self.config)
 
     def facts(self) -> dict[str, object]:
-        """The object as JSON."""
+        """The object as JSON values."""
         return {"config": self.config, "dtype": self.dtype}
 
     def with_weights(self, files: Mapping[str, TensorFile]) -> dict[str, TensorFile]:
@@ -98,7 +98,7 @@ def packing_of(module: torch.nn.Module) -> Packing | None:
 
 
 def notes(module: torch.nn.Module, export_plan: ExportPlan) -> list[str]:
-    """What happens to the packed weights of a module, for users."""
+    """A text for users that says what happens to the packed weights of a module."""
     found, lines = kept.of(module), [*kept.of(module).lines()]
     reads = export_plan.weights or export_plan.read_weights
     packed = packing_of(module) if reads and export_plan.model.huggingface is not None else None
@@ -120,7 +120,7 @@ def _layers(layout: Layout, names: Iterable[str]) -> list[str]:
 def _layouts(packing: Packing) -> list[Layout]:
     make = _LAYOUTS.get(packing.method)
     if make is None:
-        return []  # the checkpoint is refused because of its names
+        return []  # other code refuses the checkpoint because of its names
     if unsupported_form := formats.other_form(packing.config):
         raise InputError.at(
             _PATH, f"the checkpoint is packed by {packing.method} with {unsupported_form}", formats.HINT

@@ -32,7 +32,7 @@ def layouts(config: Mapping[str, Any]) -> list[Layout]:
 def _shape_of_packed(parts: Parts) -> list[int]:
     if ".weight_shape" in parts:
         return [int(size) for size in parts[".weight_shape"]]
-    rows, columns = parts.form(".weight_packed")[1]  # two numbers in a byte
+    rows, columns = parts.form(".weight_packed")[1]  # a byte has two numbers
     return [rows, columns * 2]
 
 

@@ -12,7 +12,7 @@ import torch
 from etplugins.packed.layout import Layout, Parts
 
 _FOUR_BITS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
-"""The numbers of E2M1 by their bits."""
+"""The numbers that the bits of E2M1 stand for."""
 _BLOCKS = "weight_block_size"
 
 
@@ -86,7 +86,7 @@ def scaled(weight: torch.Tensor, scale: torch.Tensor, block: Any = ()) -> torch.
 
 
 def of_exponents(numbers: torch.Tensor) -> torch.Tensor:
-    """The powers of two that bytes stand for (E8M0)."""
+    """The powers of two that the bytes of E8M0 stand for."""
     return numbers.view(torch.float8_e8m0fnu).float()
 
 

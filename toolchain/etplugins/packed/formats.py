@@ -44,7 +44,7 @@ def other_form(config: Mapping[str, Any]) -> str | None:
 
 
 def group_size(config: Mapping[str, Any]) -> int | None:
-    """The number of columns that share a scale, as a configuration says; None without one number for all layers.
+    """The number of columns that share a scale; None if the configuration does not give one number for all layers.
 
     Args:
         config: `quantization_config` of the checkpoint.

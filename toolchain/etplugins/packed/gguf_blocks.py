@@ -1,5 +1,5 @@
-"""Blocks of llama.cpp that are integers with a scale for a group, and the zero point zero. Other blocks have a float
-for the smallest value of a group, or values from tables."""
+"""Reads blocks of llama.cpp that hold integers with one scale for a group, and the zero point zero. Other blocks also
+have a float for the smallest value of a group, or take values from tables."""
 
 from __future__ import annotations
 

@@ -119,8 +119,8 @@ class _Gguf(TensorFile):
         return {module_name: self._shapes.get(module_name, []) for module_name in self._processed(small, name)}
 
     def _processed(self, weights: Any, name: str, joined: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Arrays or tensors that transformers makes of a tensor in the file, by names of the module. If it makes a part
-        of a tensor, it writes into the one in `joined`."""
+        """The arrays or tensors that transformers makes from a tensor in the file, by their names in the module. If it
+        makes a part of a tensor, it writes into the one in `joined`."""
         tensors = {} if joined is None else joined
         result = self._processor.process(
             weights=weights, name=name, tensor_key_mapping=self._names_in_module, parsed_parameters={"tensors": tensors}
@@ -131,7 +131,7 @@ class _Gguf(TensorFile):
         return tensors
 
     def _data(self, stored: _FileTensor) -> Any:
-        count = math.prod(stored.shape)  # read and not mapped: a mapping counts as memory of the process
+        count = math.prod(stored.shape)  # not mapped: a mapping counts as memory of the process
         return np.fromfile(self._file, stored.dtype, count, offset=stored.offset).reshape(stored.shape)
 
     def _floats(self, stored: _FileTensor) -> Any:
@@ -151,7 +151,7 @@ class _Gguf(TensorFile):
         return _tensor(tensors[name])
 
     def content(self, name: str) -> torch.Tensor | Integers:
-        """A tensor, as integers if its blocks hold integers and transformers only reorders them."""
+        """A tensor. It is `Integers` if its blocks hold integers and transformers only reorders them."""
         floats, stored = self.take(name), self._stored[name][0]
         if len(self._stored[name]) > 1 or len(stored.shape) != 2:
             return floats
@@ -192,7 +192,7 @@ def _check_kind(name: str, path: DocumentPath, module: Any) -> None:
 
     try:
         get_gguf_hf_weights_map(module, TensorProcessor())
-    except NotImplementedError:  # its message asks for another release of gguf, which would not help
+    except NotImplementedError:  # transformers asks for another release of gguf, which would not help
         kind = module.config.get_text_config(decoder=True).model_type
         hint = "take the same weights as safetensors"
         if kind == "mistral":  # llama.cpp calls such models llama: they differ only in the sliding window
@@ -202,8 +202,8 @@ def _check_kind(name: str, path: DocumentPath, module: Any) -> None:
 
 
 def _is_left_out(tensor: str, names: Collection[str]) -> bool:
-    """Whether transformers leaves out a tensor that is a weight. Experts do not count, whose names transformers makes
-    itself, nor frequencies of rotations, which follow from the configuration."""
+    """Whether a tensor is a weight that transformers leaves out. Two kinds do not count: experts, whose names
+    transformers makes itself, and frequencies of rotations, which follow from the configuration."""
     return tensor not in names and "exps" not in tensor and not tensor.startswith("rope_")
 
 
@@ -219,5 +219,5 @@ def _differences(file_config: dict[str, object], module: Any) -> Iterator[str]:
 
 def _equal(first: Any, second: Any) -> bool:
     if isinstance(first, float) or isinstance(second, float):
-        return math.isclose(first, second, rel_tol=1e-6)  # the file has 32 bits
+        return math.isclose(first, second, rel_tol=1e-6)  # the file holds 32 bits
     return bool(first == second)

@@ -18,13 +18,13 @@ _SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}  
 _STRING, _LIST = 8, 9
 _MOST_DIMENSIONS = 4
 _MOST_ENTRIES = 1 << 16  # values and tensors: a model of today has a few thousand
-_MOST_ITEMS = 1_500_000  # in all lists, such as the words of a tokenizer: the package takes 1.5 kB for each
+_MOST_ITEMS = 1_500_000  # in all lists together, such as the words of a tokenizer: the package needs 1.5 kB for each
 _ALIGNMENT = "general.alignment"
 
 
 @dataclass
 class _Reader:
-    """Reads a header, and no byte behind the end of the file."""
+    """Reads a header, but nothing after the end of the file."""
 
     file: BinaryIO
     end: int
@@ -36,7 +36,7 @@ class _Reader:
         self.file.seek(size, os.SEEK_CUR)
 
     def check_room(self, size: int) -> None:
-        """Raises ValueError if the file does not have as many more bytes."""
+        """Raises ValueError if the rest of the file is shorter than this number of bytes."""
         if size > self.end - self.file.tell():
             raise ValueError(f"it ends before {size:,} bytes that its header announces")
 
@@ -72,7 +72,7 @@ class _Reader:
         if kind in _SIZES:
             self.skip(_SIZES[kind] * count)
             return
-        for _ in range(count):  # a text takes eight bytes or more, so that this ends with the file
+        for _ in range(count):  # a text takes at least eight bytes, so the end of the file ends this loop
             self.value(kind)
 
 
@@ -85,7 +85,7 @@ def check(file: BinaryIO, size: int, blocks: Mapping[int, tuple[int, int]]) -> N
         blocks: For each type of tensors, the number of elements in a block, and the size of a block in bytes.
 
     Raises:
-        ValueError: It does not, or the header is not that of a GGUF file.
+        ValueError: The file is too short, or its header is not that of a GGUF file.
     """
     reader = _Reader(file, size)
     if reader.number(4) != int.from_bytes(b"GGUF", "little"):
@@ -115,7 +115,7 @@ def check(file: BinaryIO, size: int, blocks: Mapping[int, tuple[int, int]]) -> N
 
 
 def _tensor(reader: _Reader, blocks: Mapping[int, tuple[int, int]]) -> int:
-    """Reads the description of a tensor, and returns where it ends behind the header."""
+    """Reads the description of a tensor. Returns where the tensor ends, counted from the end of the header."""
     name = reader.text().decode(errors="replace")
     dimensions = reader.number(4)
     if dimensions > _MOST_DIMENSIONS:

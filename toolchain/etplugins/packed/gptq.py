@@ -13,7 +13,7 @@ from etplugins.packed.layout import Layout, Parts
 _NEEDED = (".qweight", ".qzeros", ".scales")
 _AWQ_BITS = 4
 _AWQ_ORDER = [0, 4, 1, 5, 2, 6, 3, 7]
-"""The position in the word of each of eight neighbours in a row."""
+"""For each of eight neighbours in a row, its position in the word."""
 
 
 def gptq(config: Mapping[str, Any]) -> Layout:

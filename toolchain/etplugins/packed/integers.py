@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-_XNNPACK_GROUP = 32  # weights: XNNPACK's layers of 4 bits take groups of a multiple
+_XNNPACK_GROUP = 32  # in XNNPACK's layers of 4 bits, the size of a group is a multiple of this
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Integers:
         scales: float32 `[rows, groups]`.
         zeros: Zero points, int8 `[rows, groups]`; None if all are zero.
         bits: The number of bits of a value.
-        group_of: The group of each column; None if a group is neighbours in a row.
+        group_of: The group of each column; None if each group consists of neighbours in a row.
     """
 
     values: torch.Tensor
@@ -30,7 +30,7 @@ class Integers:
     group_of: torch.Tensor | None = None
 
     def __post_init__(self) -> None:
-        """Raises ValueError if the shapes do not fit to each other."""
+        """Raises ValueError if the shapes do not fit each other."""
         (rows, columns), groups = self.values.shape, self.scales.shape[-1]
         forms = [self.scales.shape, *([] if self.zeros is None else [self.zeros.shape])]
         if any(form != (rows, groups) for form in forms) or (self.group_of is None and columns % groups):
@@ -58,7 +58,7 @@ class Integers:
 
     def positive(self) -> Integers:
         """The same weight with positive scales, which XNNPACK needs. Groups with the scale 0 get zeros and the scale 1.
-        A scale stays negative if its group has the lowest value, whose negative does not fit."""
+        A scale stays negative if its group has the lowest value: its opposite does not fit."""
         lowest = -8 if self.bits <= 4 else -128
         values, scales = self.values.reshape(*self.scales.shape, self.group), self.scales.unsqueeze(-1)
         if bool((scales > 0).all()):
@@ -69,7 +69,7 @@ class Integers:
         return replace(self, values=values.view(self.values.shape), scales=scales)
 
     def spilled(self, spill: Callable[[torch.Tensor], torch.Tensor]) -> Integers:
-        """The same weight, with its tensors where `spill` puts them."""
+        """The same weight, with the tensors that `spill` returns."""
         values, scales = map(spill, (self.values, self.scales))
         return replace(self, values=values, scales=scales)
 
@@ -109,13 +109,13 @@ def unpacked(words: torch.Tensor, bits: int, count: int) -> torch.Tensor:
     """
     if words.dtype != torch.int32 or words.dim() != 2:
         raise ValueError(f"{words.dtype}{list(words.shape)} are not rows of words of 32 bits")
-    period = 32 // math.gcd(32, bits)  # after this many numbers, a number begins with a word again
+    period = 32 // math.gcd(32, bits)  # after this many numbers, a number starts at the start of a word again
     step = period * bits // 32
     words = torch.nn.functional.pad(words, (0, -words.shape[1] % step)).contiguous()  # six times faster if transposed
     numbers = torch.empty(words.shape[0], words.shape[1] // step * period, dtype=torch.uint8)
     for index in range(period):
         word, shift = divmod(index * bits, 32)
-        number = words[:, word::step] >> shift  # with copies of the sign in the highest bits
+        number = words[:, word::step] >> shift  # the highest bits are copies of the sign
         if (bits_in_word := 32 - shift) < bits:
             number = (number & ((1 << bits_in_word) - 1)) | (words[:, word + 1 :: step] << bits_in_word)
         numbers[:, index::period] = number & ((1 << bits) - 1)
@@ -130,7 +130,7 @@ def centered(numbers: torch.Tensor, bits: int) -> torch.Tensor:
 
 
 def order(index: torch.Tensor | None, groups: int) -> torch.Tensor | None:
-    """The group of each column; None if groups are neighbours, also if there is no index."""
+    """The group of each column; None if groups consist of neighbours, or there is no index."""
     if index is None or int(index.min()) < 0:  # -1: the library has not written an index
         return None
     ascending = torch.arange(len(index), dtype=index.dtype) // max(1, len(index) // groups)
@@ -138,11 +138,11 @@ def order(index: torch.Tensor | None, groups: int) -> torch.Tensor | None:
 
 
 def by_row(numbers: torch.Tensor, rows: int) -> torch.Tensor:
-    """Scales or zero points as `[rows, groups]`, also from those of a whole tensor."""
+    """Scales or zero points as `[rows, groups]`. They may be given for the whole tensor."""
     numbers = numbers.reshape(-1, 1) if numbers.dim() < 2 else numbers
     return numbers.expand(rows, -1).contiguous() if len(numbers) == 1 else numbers
 
 
 def none_if_zeros(zeros: torch.Tensor) -> torch.Tensor | None:
-    """Zero points; None if all are zero."""
+    """Returns the zero points, or None if all are zero."""
     return zeros if bool(zeros.any()) else None

@@ -42,7 +42,7 @@ class KeptIntegers:
         dtype: torch.dtype,
         spill: Callable[[torch.Tensor], torch.Tensor],
     ) -> torch.Tensor:
-        """The content of a packed weight as floats. If no method needs floats, zeros that take no memory.
+        """The content of a packed weight as floats. Returns zeros that take no memory if no method needs floats.
 
         Args:
             names: All names of the weight in the module.

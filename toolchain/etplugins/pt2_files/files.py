@@ -28,7 +28,7 @@ from etbuild.exception_text import summary
 from etbuild.files import json_file
 from etplugins.pt2_files.strings import UnsafePt2, check
 
-_MAX_EXPANDED = 2**30  # bytes, in all tensors whose elements share memory: those need fewer bytes in the file
+_MAX_EXPANDED = 2**30  # bytes: by so much, tensors with elements that share memory may exceed their records
 _ZIP_ERRORS = (zipfile.BadZipFile, struct.error, EOFError, NotImplementedError, LookupError, OSError, ValueError)
 
 
@@ -86,7 +86,7 @@ def _starts_as_archive(file: Path) -> bool:
 
 
 class _Records:
-    """The records of an archive by their names. No record is compressed, so that none is larger than the file."""
+    """The records of an archive by name. No record is compressed, so none is larger than the file."""
 
     def __init__(self, archive: zipfile.ZipFile, size: int) -> None:
         """Reads the list of records of an archive. `size` is the size of the whole file in bytes."""

@@ -89,7 +89,7 @@ def _check_plain(form: Any, value: Any, field: str) -> None:
         _of_type(bool, value, field)
     elif form is int or issubclass(form, Enum):
         _of_type(int, value, field)
-    else:  # an untested release of PyTorch with new forms: a bug in this module
+    else:  # a new form of an untested release of PyTorch: a bug in this module
         raise TypeError(f"unknown form {form} of `{field}`")
 
 
@@ -167,7 +167,7 @@ def _operator(text: str) -> None:
     for part in parts.groups():
         operator = getattr(operator, part, None)
     if operator is None:
-        return  # PyTorch reports that it does not exist
+        return  # such an operator does not exist, and PyTorch reports it
     if not isinstance(operator, torch._ops.OpOverload):
         raise UnsafePt2(f"the graph calls {_shown(text)}, which is not an operator")
     if parts[1] in _NO_MODELS:
@@ -243,7 +243,7 @@ _CALLS = {
 _NAMES = {"true", "false", "True", "False", "oo", "int_oo"}
 _ASSUMPTIONS = {"integer", "positive", "nonnegative", "real", "finite", "nonzero", "zero", "negative", "precision"}
 _POWERS = {"Pow", "PowByNatural", "FloatPow", "LShift", "RShift"}
-_MAX_POWER = 4096  # for the product of nested powers: enough for any size, and fast to compute
+_MAX_POWER = 4096  # the largest product of nested powers: enough for any size, and fast to compute
 
 
 def _expression(text: str) -> None:
@@ -297,8 +297,7 @@ def _check_expression(node: ast.AST, power: int) -> None:
 
 
 def _power(parts: list[ast.expr]) -> int:
-    """The exponent of a power, by which the digits of the base may grow: 1 for a symbol, which has no value yet, and
-    above the limit if it cannot be computed."""
+    """The exponent of a power: 1 for a symbol, which has no value yet; above the limit if it cannot be computed."""
     match parts:
         case [_, ast.Call(func=ast.Name(id="Symbol"))]:
             return 1
@@ -326,11 +325,12 @@ _STRINGS: dict[str, Callable[[str], None]] = {
     "torch_version": _free,
     **dict.fromkeys(("fqn", "path_name", "parameter_name", "buffer_name", "tensor_constant_name"), _path),
 }
-"""The check of strings, by the name of their field. Other fields have names of nodes and arguments: `_identifier`."""
+"""The check of a field with strings, by the field's name. Other fields have names of nodes and arguments:
+`_identifier`."""
 
 _KEYS: dict[str, Callable[[str], None]] = {
     "range_constraints": _dimension,
     "metadata": _free,
     **dict.fromkeys(("tensor_values", "sym_int_values", "sym_bool_values", "sym_float_values"), _identifier),
 }
-"""The check of a mapping's keys, by the name of its field. Other fields have dotted names as keys: `_path`."""
+"""The check of the keys of a field with a mapping, by the field's name. Other mappings have dotted names: `_path`."""

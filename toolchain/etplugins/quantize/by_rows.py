@@ -1,9 +1,9 @@
 """Quantizes large weights in parts of some rows. torchao needs several times the memory of a tensor that it quantizes.
 
-With one scale for a group of a row, no row depends on another one, so that the parts have the same bits as the whole.
-HQQ is an exception: it stops in the first round in which all scales of the weight change little. So each part runs
-until its scales do not change at all, and notes the rounds in which they changed little. A part that ran more rounds
-than the whole weight would have runs again, with that number of rounds.
+If each group of a row has a scale of its own, rows do not depend on each other, so the parts have the same bits as the
+whole. HQQ is an exception: it stops in the first round in which all scales of the weight change little. So each part
+runs until its scales do not change at all, and notes the rounds with little change. From the notes follows how many
+rounds the whole weight needs. A part that ran more rounds runs again with this number.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from etbuild.patching import replaced
 _PART_SIZE = 1 << 18  # elements: torchao's temporary tensors of this size stay in the processor's cache
 HQQ = "_choose_qparams_and_quantize_scale_only_hqq"
 """The name of torchao's function for HQQ in `workflow`."""
-_TOLERANCE = 1e-5  # the default of torchao's function
+_TOLERANCE = 1e-5  # of a change: the default of torchao's function
 
 
 class _Rounds:
@@ -86,7 +86,7 @@ def by_rows() -> Iterator[None]:
 
 
 def _parts(weight: torch.Tensor, block_size: Any) -> tuple[torch.Tensor, ...]:
-    """A weight in parts of similar sizes, of at least two rows: PyTorch sums up a single row in another order."""
+    """Splits a weight into similar parts of at least two rows: PyTorch adds up a single row in another order."""
     if weight.dim() != 2 or block_size[0] != 1 or not weight.numel():
         return (weight,)
     rows = max(2, _PART_SIZE // weight.shape[1])

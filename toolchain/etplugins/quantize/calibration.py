@@ -34,7 +34,8 @@ class Batches:
     source: str | None = None
 
     def check(self, arguments: tuple[Any, ...], dims: list[tuple[Any, ...] | None]) -> None:
-        """Checks that the method accepts the batches. PyTorch would run it on other ones too, and find wrong ranges.
+        """Checks that the method accepts the batches. PyTorch would also run the method on other batches, and find
+        wrong ranges.
 
         Args:
             arguments: The positional example inputs.
@@ -60,7 +61,7 @@ class Batches:
             self._check_numbers()
 
     def _check_numbers(self) -> None:
-        """Fails if each input has one number everywhere and in all batches: the ranges would fit no other input."""
+        """Fails if each input has only one number in all batches: the ranges would fit no other input."""
         leaves = [pytree.tree_leaves(batch) for batch in self.batches]
         inputs = [[each for each in of_batch if isinstance(each, torch.Tensor) and each.numel()] for of_batch in leaves]
         together = [torch.cat([each.flatten() for each in of_input]) for of_input in zip(*inputs, strict=True)]

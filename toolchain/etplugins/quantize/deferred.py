@@ -1,8 +1,9 @@
 """Quantizes weights when a checkpoint is read, and not when a method is exported.
 
-torchao quantizes each weight by itself. So a method can be exported before the content of its weights is known. They
-are tensors on the device `meta`, which have no content, so that code that reads the content fails. For each quantized
-tensor, the export has a recipe: the weight, and how torchao quantizes it. A stand-in of the same form is in the graph.
+torchao quantizes each weight by itself. So a method can be exported before the content of its weights is known. Its
+weights are on the device `meta`, where tensors have no content, so code that reads the content fails. For each
+quantized tensor, the export has a recipe: the weight, and how torchao quantizes it. A stand-in of the same form is in
+the graph.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from etbuild.patching import replaced
 from etplugins.quantize.by_rows import HQQ
 
 _KNOWN_OPTIONS = {"mapping_type", "activation_quantization", "intx_choose_qparams_algorithm"}
-"""The options of torchao's function that a recipe has, or that do not change the result."""
+"""The options of torchao's function that a recipe holds, or that do not change the result."""
 
 
 class Deferred:
@@ -50,7 +51,7 @@ class Deferred:
             CannotDefer: torchao does not only quantize a weight.
         """
         names = {id(tensor): name for name, tensor in reversed([*named_tensors(module).items()])}
-        empty: dict[int, torch.nn.Parameter] = {}  # by the identity of a parameter, which several layers may have
+        empty: dict[int, torch.nn.Parameter] = {}  # by the `id` of a parameter, which several layers may share
         originals: dict[int, torch.nn.Parameter] = {}
         for layer, name, parameter in [*_parameters(module)]:
             form = torch.empty_like(parameter, device="meta")
@@ -85,7 +86,8 @@ class Deferred:
     def _stand_ins(
         self, quantize: Any, weight: torch.Tensor, block_size: Any, dtype: torch.dtype, recipe: Recipe
     ) -> Any:
-        """A quantized weight with stand-ins. A part that is zeros for a sample is zeros: `quantized` checks that."""
+        """A quantized weight with stand-ins for its parts. A part that is zeros in a quantized sample gets zeros;
+        `from_recipe.quantized` checks this later."""
         size = (2, *weight.shape[1:])
         sample = torch.linspace(0.1, 1, torch.Size(size).numel()).view(size).to(weight.dtype)
         with replaced(workflow, HQQ, functools.partial(getattr(workflow, HQQ), early_stop_tol=_NoTolerance())):
@@ -95,7 +97,7 @@ class Deferred:
             zeros = not getattr(sample, name).any()
             part = getattr(form, name)
             tensors[name] = torch.zeros(part.shape, dtype=part.dtype) if zeros else _stand_in(part)
-            if not zeros:  # keeps the stand-in in memory, so that no other tensor gets its identity
+            if not zeros:  # also keeps the stand-in in memory, so that no other tensor gets its `id`
                 self._recipes[memory(tensors[name])] = {**recipe, "part": name}, tensors[name]
         return type(form)(**tensors, **{name: getattr(form, name) for name in form.tensor_attribute_names})
 

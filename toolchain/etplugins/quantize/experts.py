@@ -14,7 +14,7 @@ from torchao.quantization import IntxUnpackedToInt8Tensor
 from torchao.quantization.quantize_.workflows.intx.intx_unpacked_to_int8_tensor import IntxChooseQParamsAlgorithm
 from torchao.quantization.transform_module import register_quantize_module_handler
 
-_DIMENSIONS = 3  # of a weight: experts, rows, columns
+_DIMENSIONS = 3  # of the weights of experts: experts, rows, columns
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Quantizes weights as their recipes say. `quantize.deferred` makes the recipes."""
+"""Quantizes weights from the recipes that `quantize.deferred` makes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from etplugins.quantize.by_rows import by_rows
 
 
 def is_slow(recipe: Recipe) -> bool:
-    """Whether it takes longer to quantize a weight than to digest it, and to write and read the result."""
+    """Whether quantizing a weight takes longer than digesting it, and writing and reading the result."""
     return bool(recipe["algorithm"] == IntxChooseQParamsAlgorithm.HQQ_SCALE_ONLY.value)
 
 
@@ -24,8 +24,8 @@ def quantized(recipe: Recipe, parts: set[str], weight: torch.Tensor) -> dict[str
     """The parts of a quantized weight.
 
     Args:
-        recipe: How torchao makes them, without `part`.
-        parts: Their names. The others are zeros.
+        recipe: How torchao makes the parts: a recipe without `part`.
+        parts: The names of the parts. The others are zeros.
         weight: The content of the weight.
 
     Raises:

@@ -30,7 +30,7 @@ class QuantizedModules(_Asked):
         self._quantized: dict[str, Quantized | None] = {}
 
     def module_for(self, method: str) -> Quantized | None:
-        """The module with the quantized weights of a method; None if the method has the weights as they are."""
+        """The module with the quantized weights of a method; None if the weights of the method are not quantized."""
         scheme = self._schemes[method]
         if scheme is not None and scheme not in self._quantized:
             made = self._quantize_by_recipe() if scheme == _BY_RECIPE else self._quantize(method, scheme)
@@ -38,14 +38,15 @@ class QuantizedModules(_Asked):
         return None if scheme is None else self._quantized[scheme]
 
     def recipe_of(self, tensor: torch.Tensor) -> Recipe | None:
-        """How the content of a tensor of the methods is computed from a weight; None if the tensor has its content."""
+        """The recipe that computes the content of a tensor from a weight; None if the tensor has its content."""
         return None if self._deferred is None else self._deferred.recipe(tensor)
 
     @staticmethod
     def kept_weights(
         module: torch.nn.Module, methods: Sequence[Sequence[TorchaoEntry]]
     ) -> tuple[dict[str, str], set[str]]:
-        """The weights whose integers in a packed checkpoint methods keep, and those that no method reads as floats."""
+        """The weights of a packed checkpoint whose integers methods keep, and the weights that no method reads as
+        floats."""
         return kept_weights(module, methods)
 
     def _quantize(self, name: str, scheme: str) -> Quantized:
@@ -56,7 +57,7 @@ class QuantizedModules(_Asked):
         return quantize_weights(self._module, quantize.torchao, path, self._free, called, self._deferred)
 
     def _called(self, scheme: str) -> Iterator[torch.nn.Module]:
-        """The modules that methods with a scheme call: `embedder`, for `embedder.embed`."""
+        """The modules that methods with a scheme call, such as `embedder` for `embedder.embed`."""
         for method in [method for name, method in self._plan.methods.items() if self._schemes[name] == scheme]:
             called = self._module
             for part in method.entry.split("."):
@@ -78,7 +79,7 @@ class QuantizedModules(_Asked):
 
 
 def _scheme_of(method: ExportMethod) -> str | None:
-    """What methods have in common whose weights are quantized in the same way; None: they are not quantized."""
+    """A key that is equal for methods whose weights are quantized in the same way; None if they are not quantized."""
     torchao, pt2e = method.quantize.torchao if method.quantize is not None else (), method.pt2e
     # A `pt2e` without quantizers lets the recipe decide what is quantized.
     if "quantize" in method.from_recipe or (not torchao and pt2e is not None and not pt2e.quantizers):

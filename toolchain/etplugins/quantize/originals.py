@@ -1,4 +1,4 @@
-"""The weights of a module from before they are quantized."""
+"""The weights of a module as they were before quantization."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from etbuild.model.module import named_tensors
 from etbuild.model.tied_weights import addresses
 from etbuild.surroundings.memory import give_back
 
-_MOST_PENDING = 64 << 20  # bytes of quantized layers before their weights are freed: each search takes time
+_MOST_PENDING = 64 << 20  # bytes of layers that are quantized before weights are freed: each search takes time
 
 Filter = Callable[[torch.nn.Module, str], bool]
 
 
 @dataclass(frozen=True)
 class _Original:
-    """A tensor that may be quantized: its name, the addresses of its content, and a weak reference to the content,
-    which tells whether something still has it."""
+    """A tensor that may be quantized: its name, the addresses of its content, and a weak reference, which shows whether
+    the content is still in use."""
 
     name: str
     addresses: range
@@ -36,7 +36,8 @@ class Originals:
 
         Args:
             module: The module before it is quantized.
-            free: Whether `free` frees the weights that no layer has any more. All tensors keep their names and shapes.
+            free: Whether `free` frees the weights that no layer holds any more. All tensors keep their names and
+                shapes.
         """
         self._module = module
         self._originals = [
@@ -63,18 +64,18 @@ class Originals:
         return watching
 
     def free(self) -> None:
-        """Frees the weights that no layer has any more. Does nothing if the object was made without `free`."""
+        """Frees the weights that no layer holds any more. Does nothing if the object was made without `free`."""
         self._pending = 0
         parameters = {id(x) for layer in self._module.modules() for x in layer._parameters.values()}
         for key in self._parameters.keys() - parameters:
             name, parameter = self._parameters.pop(key)
-            # The module gets this parameter back, so the shape stays. All elements share the memory of one number.
+            # The module gets this parameter back, so its shape stays. All its elements share the memory of one number.
             parameter.data = parameter.data.new_zeros(1).expand(parameter.shape)
             self._freed.append(_Original(name, addresses(parameter), StorageWeakRef(parameter.untyped_storage())))
         give_back()
 
     def leave(self) -> None:
-        """Forgets the weights that the quantized module still has. Call it while the module is quantized."""
+        """Forgets the weights that the quantized module still holds. Call it while the module is quantized."""
         remaining = {addresses(tensor) for tensor in named_tensors(self._module).values()}
         self._originals = [
             original for original in self._originals if original.addresses not in remaining

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from etbuild.model.module import set_methods
 
-_TRIAL_ROWS = 2  # of the inputs of a trial
+_TRIAL_ROWS = 2  # rows in the inputs of a trial
 
 
 def choose(module: torch.nn.Module) -> None:

@@ -59,8 +59,7 @@ class Quantization:
 
     Attributes:
         quantizer: Decides which operators are quantized, and how.
-        finds: The finder of the ranges of values: batches for calibration, or a callable that trains the prepared graph
-            module.
+        finds: Finds the ranges of values: batches for calibration, or a callable that trains the prepared graph module.
         passes: For each hook point, the passes that run on the graph module there.
         fold: Whether weights are stored quantized; otherwise an operator in the graph quantizes them.
         dynamic_batch: Whether batches may have another size in the first dimension than the example inputs.
@@ -172,7 +171,7 @@ def _ranges_finder(
     pt2e_path: DocumentPath,
     context: StepContext,
 ) -> Batches | UserCallable:
-    """The finder of the ranges of values, if the manifest does not train the method."""
+    """What finds the ranges of values, if the manifest does not train the method."""
     path, calibration_path = ("recipe",), (*pt2e_path, "calibration")
     if recipe.is_qat:
         if calibration_plan is not None:

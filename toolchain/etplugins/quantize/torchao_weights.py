@@ -39,7 +39,7 @@ _BITS = {"8da4w": torch.int4, "8da8w": torch.int8, "int4": torch.int4, "int8": t
 
 
 class _Kept(Protocol):
-    """The integers that layers have from a packed checkpoint, from the plug-in that reads it.
+    """The integers that layers get from a packed checkpoint. The plug-in that reads the checkpoint makes them.
 
     Attributes:
         integers: The integers, by the name of the weight.
@@ -264,7 +264,7 @@ def _check_matching(
 
 
 def kept_weights(module: torch.nn.Module, methods: Sequence[Sequence[TorchaoEntry]]) -> tuple[dict[str, str], set[str]]:
-    """The weights whose integers in a packed checkpoint methods keep: see `QuantizedModules.kept_weights`."""
+    """The weights of a packed checkpoint whose integers methods keep: see `QuantizedModules.kept_weights`."""
     layers = _layers(module)
 
     def is_kept(name: str, entries: Sequence[TorchaoEntry]) -> bool:
@@ -278,7 +278,7 @@ def kept_weights(module: torch.nn.Module, methods: Sequence[Sequence[TorchaoEntr
 
 
 def _layers(module: torch.nn.Module) -> dict[str, torch.nn.Module]:
-    """The layers that can be quantized, by all their names. The experts of a mixture are one layer."""
+    """The layers that can be quantized, under each of their names. The experts of a mixture are one layer."""
     return {name: layer for name, layer in module.named_modules(remove_duplicate=False) if _kind(layer)}
 
 

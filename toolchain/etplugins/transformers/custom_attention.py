@@ -27,7 +27,7 @@ NAME = "executorch_custom_sdpa"
 """The name of the attention in transformers."""
 
 _IGNORED = frozenset({"cache_position", "dropout", "is_causal", "position_ids", "sliding_window", "use_cache"})
-"""Further arguments that models give to an attention and that the operators do not need: masks contain the window."""
+"""Arguments that models give to an attention, and that the operators do not need: the masks contain the window."""
 
 _LOWEST = torch.finfo(torch.float32).min  # as in transformers' own masks: -inf minus -inf would be NaN
 _PATH: DocumentPath = ("model", "huggingface", "attention")
@@ -52,7 +52,7 @@ class ModelCall:
         stores: The cache of each layer; None for a layer without keys and values.
         ring: The number of positions of a ring; None if no layer has one.
         longest: The largest number of tokens in one call.
-        has_mask: Whether the caller gives the model a mask, which hides nothing.
+        has_mask: Whether the caller gives the model a mask. Such a mask hides nothing.
         updated: The `id` of each cache that got new keys and values in this call.
         attended: The `id` of each cache that the attention has read in this call.
     """

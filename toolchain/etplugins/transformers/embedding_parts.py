@@ -115,7 +115,7 @@ class GridPositions:
         count, dtype = image.tokens.shape[1], image.tokens.dtype
         with KnownValues():
             positions, _ = model.base_model.get_rope_index(
-                input_ids=torch.zeros((1, count + 1), dtype=torch.int64),  # the image and a token after it
+                input_ids=torch.zeros((1, count + 1), dtype=torch.int64),  # an image, and a token after it
                 mm_token_type_ids=torch.tensor([[1] * count + [0]]),
                 image_grid_thw=image.grid,
             )

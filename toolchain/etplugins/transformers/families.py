@@ -1,4 +1,4 @@
-"""What has to be known of a family of models beyond its configuration. Each row is here because something was tried."""
+"""Facts about families of models that no configuration holds. Each row is the result of a trial."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ class Family:
     """The models of a `model_type`.
 
     Attributes:
-        towers: The `model_type` of its towers for images that `image-text-to-text` knows, the default of transformers
-            first. Towers that are missing are not tried, or have a prompt with tokens inside of an image.
-        no_images: Why `image-text-to-text` does not take it, as far as it is known.
+        towers: The `model_type` of each tower for images that `image-text-to-text` supports, the default of
+            transformers first. A tower is missing if it was not tried, or if its prompt has tokens inside an image.
+        no_images: Why `image-text-to-text` does not take the family, if the cause is known.
         looks_ahead: Whether the tokens of an image attend to each other in both directions.
         drops_black_images: Whether `get_image_features` drops images with only zeros, so that the number of tokens
             would depend on values.
-        no_static_cache: Why its decoder, which follows an encoder, cannot have a static cache.
-        writes: The task of its class that writes text after an encoder, for a first manifest.
-        reserved_positions: How many positions stand in its table before that of the first token.
+        no_static_cache: Why the decoder of its encoder-decoder models cannot have a static cache.
+        writes: The task of its encoder-decoder models, which a first manifest names.
+        reserved_positions: How many entries its table of positions has before that of the first token.
     """
 
     towers: tuple[str, ...] = ()
@@ -66,7 +66,7 @@ FAMILIES = {
 
 
 def family(kind: object) -> Family:
-    """The family of a `model_type`, which need not be in the table."""
+    """The family of a `model_type`. If the table lacks it, all values are defaults."""
     return FAMILIES.get(str(kind), Family())
 
 

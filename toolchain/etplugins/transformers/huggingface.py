@@ -50,7 +50,7 @@ def create(source: ModuleSource, context: StepContext, loaded: bool = False) -> 
     settings = source.huggingface
     assert settings is not None, "the model is one of transformers"
     transformers = _import()
-    from etplugins.transformers import (  # these import transformers
+    from etplugins.transformers import (  # imported here, because these import transformers
         decoder_cache,
         dense,
         encoder_decoder,
@@ -117,7 +117,7 @@ def _model(cls: Any, config: Any, attention: str | None, dtype: str | None) -> A
 
     custom_attention.register()
     attention_setting: Any = custom_attention.NAME
-    if "vision_config" in config.sub_configs:  # ExecuTorch's operators need a cache, which an encoder lacks
+    if "vision_config" in config.sub_configs:  # ExecuTorch's operators need a cache, and an encoder has none
         attention_setting = {"text_config": attention_setting}
     original = copy.deepcopy(config)  # transformers writes the attention into the configuration
     try:

@@ -19,11 +19,11 @@ from etbuild.plan.parts import ConfigFile
 
 PATH: DocumentPath = ("model", "huggingface")
 _NOT_FINITE = {"Infinity": math.inf, "-Infinity": -math.inf, "NaN": math.nan}
-"""The form of such numbers in files of older releases of transformers. Newer ones write `{"__float__": "Infinity"}`."""
+"""How older releases of transformers write such numbers to files. Newer ones write `{"__float__": "Infinity"}`."""
 _TOKENS = ("bos_token_id", "decoder_start_token_id", "eos_token_id", "pad_token_id")
 _FILE_KEYS = ("architectures", "transformers_version")  # keys that only `from_pretrained` reads
 _NAMES_CODE = re.compile(r"auto_map|\w*_implementation(_internal)?")
-"""Keys, also in nested configurations, whose value may name a repository with code that transformers imports."""
+"""Keys whose value may name a repository with code that transformers imports, also in nested configurations."""
 _LAYERS = re.compile(r"n_layer|(\w+_)?layers")
 
 

@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 _COUNTING_DTYPES = (torch.int64, torch.int32, torch.bool)
 """The dtypes of counts, indices and masks. Tensors of these dtypes that are made of no other tensors
-are known. A tensor of another dtype may be an empty one to which a model writes traced values."""
+are known. A tensor of another dtype may be empty until a model writes traced values to it."""
 
 
 class KnownValues(TorchFunctionMode):  # type: ignore[misc]  # torch has no types

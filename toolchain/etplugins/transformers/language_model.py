@@ -1,4 +1,4 @@
-"""`model.huggingface` in a manifest: what a task and a cache fill in, and the checks."""
+"""`model.huggingface` in a manifest: fills in what follows from its task and its cache, and checks it."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def weights(manifest: Manifest) -> Iterator[str]:
 
 
 def normalized(manifest: Manifest) -> Manifest:
-    """A checked manifest with what its model and its task ask for, but do not say: the attention of a cache, and the
-    operators of both."""
+    """A checked manifest with what follows from its model and its task: the attention that reads the cache, and the
+    custom operators."""
     manifest = completed(manifest)
     model = manifest.get("model", {})
     huggingface = model.get("huggingface", {})
@@ -145,7 +145,7 @@ def _check_pooling(huggingface: HuggingFace) -> Iterator[Problem]:
 
 
 def _check_source_length(huggingface: HuggingFace) -> Iterator[Problem]:
-    """Checks that the length of what an encoder takes is there if it is needed, and only where it is read."""
+    """Checks that `max_source_length` is there if the task needs it, and only if the task reads it."""
     task, has = tasks.of(huggingface), "max_source_length" in huggingface
     if task is not None and task.takes == "tokens" and not has:
         hint = "add `max_source_length: 512`: the largest number of tokens that the encoder takes"

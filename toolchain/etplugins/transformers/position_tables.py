@@ -1,7 +1,7 @@
 """Masks that a decoder reads from a table, with a row and a column for each position.
 
-GPT-Neo takes the rows of the last keys. A static cache has keys for all positions, so that the rows of the call's
-positions are right instead.
+GPT-Neo takes the rows of the last keys. A static cache has keys for all positions, so the right rows are those of the
+call's positions.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def _is_table(buffer: torch.Tensor, length: int) -> bool:
 
 
 def begin(model: Any, position: torch.Tensor | None) -> None:
-    """Tells the tables of a model the position of a call.
+    """Gives the position of a call to the tables of a model.
 
     Args:
         model: The decoder.

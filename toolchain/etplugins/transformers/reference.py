@@ -1,4 +1,4 @@
-"""The model that the text of a language model's program is compared with."""
+"""Makes the model with which the text of a language model's program is compared."""
 
 from __future__ import annotations
 

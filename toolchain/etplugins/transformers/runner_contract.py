@@ -114,7 +114,7 @@ def _range(decoder: ExportMethod) -> tuple[int, int, int]:
     if isinstance(dim, Dim) and dim.max is not None:
         return dim.max, dim.min, dim.multiple_of
     length = tokens.shape[1] if isinstance(tokens, TensorExample) else cast("ModelExample", tokens).length
-    assert length is not None  # a decoder's first input is embeddings, which have a length
+    assert length is not None  # a decoder's first input has a length: it is tokens or embeddings
     return length, length, 1
 
 
@@ -129,7 +129,7 @@ def _ids(settings: dict[str, object], configs: tuple[Any, ...], overridden: Name
     ids_by_name: dict[str, object] = {}
     vocabulary = configs[0].vocab_size
     keys = {"get_bos_id": "bos_token_id", "get_eos_ids": "eos_token_id"}
-    if configs[-1].is_encoder_decoder:  # the text configuration has no keys that begin with `decoder_`
+    if configs[-1].is_encoder_decoder:  # only the configuration of the whole model has keys that begin with `decoder_`
         keys["decoder_start_token_id"] = "decoder_start_token_id"
         configs = configs[-1:]
     for name, key in ((name, key) for name, key in keys.items() if name not in overridden):

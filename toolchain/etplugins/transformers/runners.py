@@ -39,7 +39,7 @@ _METHODS = {
         "text_decoder": (2, "two inputs by position: embeddings and a position"),
     },
 }
-"""What the runners of several methods give to each of them: the number of inputs, and their description."""
+"""For each method that runners of several methods call: the number of its inputs, and their description."""
 _OPTIONAL = "vision_encoder"  # a program may have another encoder, for sounds
 
 
@@ -87,8 +87,8 @@ def _check_text(methods: dict[str, Method], share_buffers: bool, has_cache: bool
 
 
 def _check_several(methods: dict[str, Method], called: dict[str, tuple[int, str]]) -> Iterator[Problem]:
-    """Checks what a runner of several methods needs. Only `text_decoder` keeps something between two calls. `called`
-    has what the runner gives to each method that it calls."""
+    """Checks what a runner of several methods needs. Only `text_decoder` keeps a state between two calls. `called` has
+    what the runner gives to each method that it calls."""
     for name, (count, given) in called.items():
         method = methods.get(name, {})
         inputs = method.get("example_inputs")

@@ -20,9 +20,9 @@ from etplugins.transformers import dense, tasks
 from etplugins.transformers.huggingface_config import PATH
 
 _INPUT_NAMES = {"tokens": "tokens", "image": "an image", "sound": "a sound"}
-"""The input of a task, in the words of messages."""
+"""The words of messages for the input of a task."""
 _FEATURE_SIZES = ("feature_projection_input_dim", "num_mel_bins")
-"""The keys of configurations for the features in a frame of a sound."""
+"""The keys of configurations for the number of features in a frame of a sound."""
 
 Entries = dict[str, Callable[..., tuple[torch.Tensor, ...]]]
 

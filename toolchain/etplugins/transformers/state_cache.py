@@ -74,9 +74,9 @@ class States(torch.nn.Module):  # type: ignore[misc]
 class StateCache(Cache):  # type: ignore[misc]  # transformers has no types
     """A cache whose layers keep states in modules, and maybe keys and values.
 
-    A mixer asks for its states, and then has one branch for a single token and one for several. It always gets None, so
-    that it takes the branch for several tokens, which is right for any number: `update_conv_state` puts the state
-    before the new tokens, and `recurring` gives the state to the recurrence.
+    A mixer asks for its states, and then has one branch for a single token and one for several. Here it always gets
+    None, and so takes the branch for several tokens. That is right for any number of tokens: `update_conv_state` puts
+    the state before the new tokens, and `recurring` gives the state to the recurrence.
 
     Attributes:
         states: The states of each layer.

@@ -73,7 +73,7 @@ def _completed(name: str, method: Method, task: Task, huggingface: HuggingFace) 
 
 
 def at(value: Any, place: Sequence[int | str]) -> Any:
-    """The part of a value at a place; None if there is none."""
+    """The part of nested lists and mappings at a place; None if there is none."""
     for key in place:
         try:
             value = value[key]
@@ -89,14 +89,14 @@ def longest_call(huggingface: HuggingFace) -> int | None:
 
 
 def _tokens(dim: str, longest: int | None, example: int) -> tuple[ExampleInput, list[Shapes] | None]:
-    """Tokens as an input, int64 [1, seq], and their dynamic shape; None if they have only one length."""
+    """An input with tokens, int64 [1, seq], and its dynamic shape; None if the tokens have only one length."""
     longest = longest or 1
     shapes = [None, {"dim": dim, "min": 1, "max": longest}] if longest > 1 else None
     return {**_POSITION, "shape": [1, min(longest, example)]}, shapes
 
 
 def _of_decoder(name: str, _entry: str, huggingface: HuggingFace) -> Method:
-    """`decode` takes one token in each call, and every other method any number of them up to the longest call."""
+    """`decode` takes one token in each call. Each other method takes any number of tokens up to the longest call."""
     tokens, shapes = _tokens("seq", 1 if name == "decode" else longest_call(huggingface), 8)
     inputs: Method = {"example_inputs": [tokens, _POSITION]}
     return inputs if shapes is None else {**inputs, "dynamic_shapes": [shapes, None]}
@@ -133,19 +133,19 @@ def of_sound(_name: str, _entry: str, huggingface: HuggingFace) -> Method:
 
 
 def _sound(of_model: str, huggingface: HuggingFace) -> ExampleInput:
-    """A sound, or what is made of it. All have the same length: that of the manifest, or of the configuration."""
+    """An input that follows from a whole sound, in the length of the manifest, or else of the configuration."""
     length = huggingface.get("max_source_length")
     return {"of_model": of_model} if length is None else {"of_model": of_model, "length": length}
 
 
 def _of_text_decoder(states: ExampleInput, shapes: Shapes, huggingface: HuggingFace) -> Method:
-    """ExecuTorch's runner gives one token in each call. `max_seq_length` allows more."""
+    """Takes one token in each call, as from ExecuTorch's runner. `max_seq_length` allows more."""
     tokens, of_tokens = _tokens("seq", huggingface.get("cache", {}).get("max_seq_length"), 8)
     return {"example_inputs": [tokens, states, _POSITION], "dynamic_shapes": [of_tokens, shapes, None]}
 
 
 def _of_image_text(_name: str, entry: str, huggingface: HuggingFace) -> Method:
-    """An image has its own method, and tokens and their embeddings have any number up to the longest call."""
+    """One method takes an image. The others take any number of tokens or embeddings up to the longest call."""
     tokens, shapes = _tokens("seq", longest_call(huggingface), 8)
     if entry == "encode_image":
         return {"example_inputs": [{"of_model": "pixel_values"}]}
@@ -158,11 +158,11 @@ def _of_image_text(_name: str, entry: str, huggingface: HuggingFace) -> Method:
 
 _ENCODER_DECODER = {"encoder": "encode", "text_decoder": "decode"}
 ONE_CALL = {"forward": "forward"}
-"""The entries of a task that has all of its input in one call."""
+"""The entries of a task that takes all of its input in one call."""
 
 
 def _of_labels(model_class: str, inputs: Inputs, takes: str, outputs: tuple[str, ...] = ("logits",)) -> Task:
-    """A task that scores labels."""
+    """Makes a task that scores labels."""
     return Task(model_class, None, ONE_CALL, inputs, takes=takes, has_labels=True, outputs=outputs)
 
 

@@ -51,7 +51,8 @@ class WebGpu(BuiltInBackend):
 
 
 def _partitioner_arguments(options: Options) -> dict[str, Any]:
-    """Returns the arguments of ExecuTorch's partitioners for both. Raises OptionError for an unknown operator."""
+    """Returns the arguments of ExecuTorch's partitioners for Vulkan and WebGPU. Raises OptionError for an unknown
+    operator."""
     from executorch.backends.vulkan.serialization.vulkan_graph_schema import VkMemoryLayout, VkStorageType
 
     compiled = {name: value for name, value in options.items() if name not in _PARTITIONER_OPTIONS}
@@ -66,8 +67,8 @@ def _partitioner_arguments(options: Options) -> dict[str, Any]:
 
 
 def _operator(name: str, option: str, index: int) -> Any:
-    """Returns the edge operator with a name such as `aten.add.Tensor`, which an option has at this index of its
-    list."""
+    """Returns the edge operator with a name such as `aten.add.Tensor`. The name is the item with this index in an
+    option."""
     from executorch.exir.dialects._ops import ops
 
     operator: Any = ops.edge

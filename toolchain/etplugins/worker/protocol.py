@@ -1,4 +1,4 @@
-"""The messages of Bazel's worker protocol, without generated code. Only the few fields that a worker needs.
+"""The messages of Bazel's worker protocol, without generated code. It has only the few fields that a worker needs.
 
 It follows `worker_protocol.proto` of Bazel 7. A stream is a sequence of messages, each after its length as a varint. A
 message is a sequence of fields, each after a varint with its number and its wire type. Unknown fields are skipped:

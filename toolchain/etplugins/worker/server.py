@@ -83,7 +83,7 @@ def serve(run: Run) -> int:
     woken, wakeup = os.pipe()
     os.set_blocking(wakeup, False)
     signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
-    signal.signal(signal.SIGCHLD, lambda number, frame: None)  # a signal without a handler does not wake the worker
+    signal.signal(signal.SIGCHLD, lambda number, frame: None)  # without a handler, the signal would not wake the worker
     Interrupts(_Stopped).install()
     sandbox.adopt_orphans()
     return _Worker(run, requests, responses, (woken, wakeup)).serve()
@@ -103,7 +103,7 @@ class _Worker:
         self.poll = select.poll()
         self.poll.register(requests, select.POLLIN)
         self.poll.register(wakeup[0], select.POLLIN)
-        self.poll.register(responses, 0)  # reports only that the reader has closed its end
+        self.poll.register(responses, 0)  # 0: reports only that the reader has closed its end
 
     def serve(self) -> int:
         """Works until the requests end. Returns the exit code."""
@@ -202,7 +202,7 @@ class _Worker:
             return self.run(list(request.arguments))
 
         def end() -> None:
-            if os.getppid() != parent:  # the worker is gone, so the fork ends what the request has started
+            if os.getppid() != parent:  # the worker has ended, so the fork itself ends what the request has started
                 sandbox.end_orphans(seconds=0)
                 os.killpg(0, signal.SIGKILL)
 
@@ -217,7 +217,7 @@ class _Worker:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         sandbox.leave_network()
         sandbox.end_with(parent)
-        sandbox.adopt_orphans()  # so the worker adopts only those of forks that have ended
+        sandbox.adopt_orphans()  # so the worker adopts orphans only of forks that have ended
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
         os.dup2(output, 1)
         os.dup2(output, 2)
@@ -281,10 +281,10 @@ def _signal_group(job: _Job, number: signal.Signals) -> None:
 
 
 def _end(job: _Job, others: set[int]) -> int:
-    """Ends a fork with everything that it has left, but not the forks of other jobs. Returns its status."""
+    """Ends a fork and all processes that it has left, but not the forks of other jobs. Returns the fork's status."""
     _signal_group(job, signal.SIGKILL)  # the zombie still reserves the group's number
     _, status = os.waitpid(job.pid, 0)
-    sandbox.end_orphans(others, seconds=0)  # what had left the group
+    sandbox.end_orphans(others, seconds=0)  # processes that had left the group
     remove_left(job.slate.left())
     if job.view is not None:
         job.view.remove()
@@ -292,7 +292,7 @@ def _end(job: _Job, others: set[int]) -> int:
 
 
 def _printed(descriptor: int) -> str:
-    """The end of what was written to a file. Closes the file."""
+    """Returns the end of a file's content. Closes the file."""
     with open(descriptor, "rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - _OUTPUT_BYTES))

@@ -53,7 +53,7 @@ def of_factory(reference: str, kwargs: str, beside: Path) -> First:
     place, _, _ = reference.partition(":")
     name = program_name(beside.resolve().name if place in ("model", "models") else place.rpartition(".")[2])
     model: Model = {"factory": reference, "kwargs": _arguments(kwargs)}
-    methods: dict[str, Method] = {"forward": {"example_inputs": [{"shape": [1]}]}}  # not used: the plan needs a method
+    methods: dict[str, Method] = {"forward": {"example_inputs": [{"shape": [1]}]}}  # only because a plan needs a method
     plan = from_manifest({"name": name, "model": model, "methods": methods})
     inputs = Inputs(roots=[beside])
     used = used_sources(inputs, plan.export_plan)
@@ -102,8 +102,8 @@ def _arguments(text: str) -> dict[str, Any]:
 def _methods_of(root: torch.nn.Module, modules: Collection[str]) -> tuple[list[str], list[str]]:
     """The lines of `methods` for a module, and what the user should know about them.
 
-    Methods are `forward` and the public methods of the user's classes; of a module without any, its children. A method
-    is left out if nothing that was tried fits, unless the others are left out too.
+    Methods are `forward` and the public methods of the user's classes. If there are none, they are the module's
+    children. A method is left out if no inputs that were tried fit it. If none fit any method, all are kept.
 
     Args:
         root: The module.
@@ -130,8 +130,8 @@ def _methods_of(root: torch.nn.Module, modules: Collection[str]) -> tuple[list[s
 
 
 def _public_methods(root: torch.nn.Module, modules: Collection[str]) -> list[str]:
-    """`forward`, if the module has one, and the public methods of the user's classes. With a `forward`, those without
-    inputs are not among them: to call them may do something else, such as save a file."""
+    """`forward`, if the module has one, and the public methods of the user's classes. With a `forward`, public methods
+    without inputs are left out: calling them may do something else, such as save a file."""
     import torch
 
     own: dict[str, Callable[..., Any]] = {}
@@ -145,12 +145,11 @@ def _public_methods(root: torch.nn.Module, modules: Collection[str]) -> list[str
 
 
 def _inputs_of(root: torch.nn.Module, method: Callable[..., Any]) -> list[_Input] | None:
-    """Inputs that a method or a child takes in eager PyTorch; None if none of the likely ones fit, or if it returns no
-    tensors."""
+    """Inputs with which a method or a child returns tensors in eager PyTorch; None if no likely inputs do."""
     import torch
 
     child = method if isinstance(method, torch.nn.Module) else None
-    with suppress(ValueError, TypeError):  # a method without a signature
+    with suppress(ValueError, TypeError):  # the method may have no signature
         parameters = inspect.signature(method if child is None else child.forward).parameters.values()
         kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
         count = sum(each.kind in kinds and each.default is inspect.Parameter.empty for each in parameters)
@@ -173,7 +172,7 @@ def _results(method: Callable[..., Any], inputs: Sequence[_Input]) -> list[torch
 
 def _batches(method: Callable[..., Any], inputs: Sequence[_Input]) -> list[str]:
     """Comments with what to write for a dynamic batch, if the method takes two examples at once in eager PyTorch and
-    returns two results. The example needs two: torch.export takes a size of 1 as fixed."""
+    returns two results. The example input needs two, because torch.export treats a size of 1 as fixed."""
     import torch
 
     two = [((2, *shape[1:]), dtype) for shape, dtype in inputs]

@@ -14,7 +14,7 @@ from etbuild.inputs.checkpoints import check_content
 from etbuild.inputs.given import is_file
 
 CONFIG_BYTES = 1 << 20
-_SHOWN = 100  # characters of a name in a file
+_SHOWN = 100  # characters of a name that a message shows
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,7 @@ class Files:
     Attributes:
         folder: The folder.
         beside: The directory of the manifest.
-        others: Further directories that the build searches, after that of the manifest. The first one that the folder
-            is below counts.
+        others: Further directories that the build searches, after that of the manifest. The first one above it counts.
     """
 
     folder: Path
@@ -56,8 +55,8 @@ class Files:
         return name
 
     def named(self, file: str) -> str:
-        """The name of a file that the build will read, as `names` returns it. Refuses a file that a directory hides
-        which the build searches first, and one that is what downloads often leave in place of the content."""
+        """The name of a file that the build will read, as `names` returns it. Refuses a file if the build would find
+        another one of its name first, or if a download has left something in place of its content."""
         name = self.names(file)
         first = next(root / name for root in (self.beside, *self.others, self.root) if is_file(root / name))
         if not first.samefile(self.folder / file):
@@ -68,8 +67,7 @@ class Files:
 
 
 def _below(folder: Path, root: Path) -> Path | None:
-    """The path of a folder from a directory that it is below, by its name or where its links lead; None if it is not
-    below it."""
+    """The path of a folder relative to a directory above it, as named or with links resolved; None if not below it."""
     for inner, outer in ((folder.absolute(), root.absolute()), (folder.resolve(), root.resolve())):
         if inner.is_relative_to(outer) and ".." not in inner.relative_to(outer).parts:
             return inner.relative_to(outer)
@@ -95,7 +93,7 @@ def read_json(path: Path, limit: int, what: str) -> dict[str, Any]:
     Raises:
         InputError: It cannot be read, or holds something else.
     """
-    names = {"Infinity": float("inf"), "-Infinity": float("-inf"), "NaN": float("nan")}  # transformers writes these
+    names = {"Infinity": float("inf"), "-Infinity": float("-inf"), "NaN": float("nan")}  # of transformers
     try:
         content = json_file.parse(regular_files.read(path, limit), names)
     except OSError as error:

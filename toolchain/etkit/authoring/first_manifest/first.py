@@ -1,4 +1,4 @@
-"""What is known about a model, and the manifest and the BUILD target that say it."""
+"""What is known about a model, and the texts of its manifest and its BUILD target."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class First:
         model: The lines of `model`, without their indentation.
         methods: The lines of `methods`, without their indentation.
         hint: The comment about quantization.
-        remarks: What the user should know, each a comment of one line.
+        remarks: Comments for the user, each of one line.
         runner: ExecuTorch's runner that can run the program; None if there is none.
         srcs: The Python sources.
         data: The files that the export reads.
@@ -57,7 +57,7 @@ class First:
         tokenizer: The files of the tokenizer.
         chats: Whether the tokenizer has a chat template.
         adapters: The files with the weights of LoRA adapters, by the adapter's name.
-        roots: The directories that the build has to search too.
+        roots: Further directories that the build has to search.
         config: The configuration of a model of Hugging Face.
         snapshot: The model on a hub, if it was downloaded.
     """
@@ -136,18 +136,18 @@ class First:
         return f"{self.name}_files"
 
     def _label(self, file: str) -> str:
-        """The label of a file. Those of a hub are in a repository of their own."""
+        """The label of a file. Files of a hub are in a repository of their own."""
         of_hub = self.snapshot is not None and file.startswith(f"{self.snapshot.name}/")
         return f"@{self._repository}//:{file}" if of_hub else file
 
 
 def program_name(text: str) -> str:
-    """A text as the name of a program."""
+    """Turns a text into a name for a program."""
     return re.sub(r"[^A-Za-z0-9_]+", "_", text).strip("_").lower()[:100] or "model"
 
 
 def renamed(first: First, name: str) -> First:
-    """The same with another name for the program.
+    """Returns `first` with another name for the program.
 
     Raises:
         InputError: It cannot be the name of a program.

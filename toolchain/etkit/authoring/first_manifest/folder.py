@@ -21,9 +21,9 @@ from etplugins.packed import formats
 from etplugins.transformers.tasks import TASKS
 
 _INDEX_BYTES = json_file.MAX_BYTES
-_WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # as `save_pretrained` writes them; with `.index.json` if split
+_WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # of `save_pretrained`; split ones have an index, `.index.json`
 _INDEX = ".index.json"
-_SHOWN = 100  # characters of a name in a file
+_SHOWN = 100  # characters of a name that a message shows
 _FILES_SHOWN = 3
 _ADAPTER_CONFIG = "adapter_config.json"
 _ADAPTER_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")  # as PEFT writes them
@@ -57,7 +57,7 @@ def of_huggingface(place: Path, beside: Path, adapters: Sequence[Path] = ()) -> 
         raise InputError.of(f"{folder}: no first manifest is known for `{kind}`{why_unknown(config)}", hint)
     checkpoint = [place.name] if place != folder else _checkpoint(files)
     packed = bool(checkpoint) and _is_packed(config, folder)
-    quantized = [name for name in checkpoint if packed or name.endswith(GGUF_SUFFIX)]  # the export reads these
+    quantized = [name for name in checkpoint if packed or name.endswith(GGUF_SUFFIX)]  # files that the export reads
     found = _adapters(adapters, files)
     config_file = files.named("config.json")
     of_adapters = {name: (own.named(_ADAPTER_CONFIG), own.named(weights)) for name, (own, weights) in found.items()}
@@ -109,7 +109,7 @@ def _class(config: dict[str, Any], folder: Path) -> str:
 def _remarks(
     config: dict[str, Any], files: Files, checkpoint: Collection[str], adapters: Collection[Path]
 ) -> Iterator[str]:
-    """What the user should know about a folder."""
+    """Remarks about a folder for the user."""
     if not checkpoint:
         yield "The folder has no weights: those of the program are random."
     if files.has(_ADAPTER_CONFIG) and files.folder not in adapters:
@@ -131,7 +131,7 @@ def _is_packed(config: dict[str, Any], folder: Path) -> bool:
 
 
 def _check_is_model(folder: Path) -> None:
-    """Checks that a folder is not that of a LoRA adapter, and a GGUF file not without its configuration."""
+    """Refuses the folder of a LoRA adapter, and a GGUF file without the configuration of its model."""
     if is_file(folder / "config.json"):
         return
     if is_file(folder / _ADAPTER_CONFIG):
@@ -146,8 +146,8 @@ def _check_is_model(folder: Path) -> None:
 
 
 def _adapters(folders: Sequence[Path], files: Files) -> dict[str, tuple[Files, str]]:
-    """The files of each adapter and the one with its weights, by the adapter's name. Names of an adapter elsewhere are
-    relative to the directory above it, so that they tell it from others."""
+    """The files of each adapter and its file with weights, by the adapter's name. Names of files outside the manifest's
+    directory are relative to the directory above the adapter, so that adapters have different names."""
     found: dict[str, tuple[Files, str]] = {}
     for folder in folders:
         config = read_json(folder / _ADAPTER_CONFIG, CONFIG_BYTES, "the configuration of an adapter")
@@ -166,8 +166,8 @@ def _adapters(folders: Sequence[Path], files: Files) -> dict[str, tuple[Files, s
 
 
 def _with_adapters(methods: Methods, adapters: Collection[str], kind: str) -> list[str]:
-    """The lines of `methods`, with a method for each adapter. A task with the method `forward` gets its methods without
-    lines. Refuses other models with several methods: it is not known which of them an adapter changes."""
+    """The lines of `methods`, with a method for each adapter. A task with the method `forward` needs no lines for
+    methods. Refuses other models with several methods, because it is unknown which of them an adapter changes."""
     if not adapters or any(
         f"  task: {name}" in methods.model for name, task in TASKS.items() if "forward" in task.entries
     ):
@@ -180,7 +180,7 @@ def _with_adapters(methods: Methods, adapters: Collection[str], kind: str) -> li
 
 
 def _dtype(config: dict[str, Any], quantized: bool) -> list[str]:
-    """The line of `model` that converts a checkpoint in 16 bits, in a list. Quantized files are read in float32."""
+    """A list with the line of `model` that converts a checkpoint of 16 bits. Quantized files are read in float32."""
     dtype = config.get("dtype", config.get("torch_dtype"))
     why = "GGUF files are read in it" if quantized else f"the checkpoint has {dtype}"
     return [f"dtype: float32   # {why}"] if dtype in ("bfloat16", "float16") else []

@@ -1,7 +1,7 @@
 """Downloads a model from a hub, and pins it: the commit, and the sha256 of each file.
 
 The files are in the cache of huggingface_hub, which knows the user's hub and login. A link beside the manifest leads to
-them, with the name that the rule `huggingface_checkpoint` gives the folder: so the manifest is the same with Bazel.
+them. It has the name that the rule `huggingface_checkpoint` gives the folder, so the same manifest works with Bazel.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _WEIGHTS = tuple(
     re.compile(rf"{stem}(-\d+-of-\d+)?\.{suffix}(\.index\.json)?")
     for stem, suffix in (("model", "safetensors"), ("pytorch_model", "bin"))
 )
-"""The files of a checkpoint. The first form that a model has counts, as in transformers."""
+"""The forms of a checkpoint's files. The first form that a model has is taken, as in transformers."""
 _MODULE = re.compile(r"(\d+_\w+)/(config\.json|model\.safetensors|pytorch_model\.bin)", re.ASCII)
 """The files of a module of sentence-transformers, whose folder has a number before its name."""
 
@@ -91,7 +91,7 @@ def download(reference: str) -> Snapshot:
     if found is None:
         raise InputError.of(f"{reference}: expected hub:OWNER/NAME or hub:OWNER/NAME@REVISION")
     repo, revision = found["repo"], found["revision"]
-    # A process of its own: the client starts threads, and this process forks again.
+    # In a process of its own: the client starts threads, and this process forks later.
     task = "the download"
     folder, commit, hub, names = forked.run({task: lambda: _downloaded(repo, revision)}, 1)[task]
     digests = {name: file_digest((Path(folder) / name).resolve()) for name in names}

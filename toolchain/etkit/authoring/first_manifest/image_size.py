@@ -1,4 +1,4 @@
-"""Reads the size of the images that a model takes from its configuration, or from that of its image processor."""
+"""Reads from the configuration of a model, or of its image processor, the size of the images that the model takes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def of_config(config: dict[str, Any]) -> tuple[int, int] | None:
 
 
 def of_processor(processor: dict[str, Any]) -> tuple[int, int]:
-    """The height and the width of what an image processor returns. An image that keeps its shape becomes a square.
+    """The height and the width of the images that a processor returns. If it keeps their shape, those of a square.
 
     Args:
         processor: The content of `preprocessor_config.json`; empty if there is none.
@@ -32,8 +32,8 @@ def of_processor(processor: dict[str, Any]) -> tuple[int, int]:
 
 
 def of_patches(config: dict[str, Any], processor: dict[str, Any], longest: int) -> int | None:
-    """The side of a square image that becomes as many tokens as it has squares of merged patches. None for a model that
-    takes images of one size.
+    """The side of a square image for a model that makes one token from each square of merged patches. None for a model
+    that takes images of one size.
 
     Args:
         config: The content of `config.json`.

@@ -16,15 +16,15 @@ from etplugins.transformers.tasks import TASKS
 _LONGEST_CACHE = 2048  # tokens; the memory of a cache grows with it
 _LONGEST_CALL = 128  # tokens; a longer prompt takes several calls
 _LONGEST_TEXT = 512  # tokens; of an encoder, and of the decoder of a model that has both
-_CHANNELS, _IMAGE = 3, 224  # of an image, if the configuration does not say it
-_WRITERS = ("ForConditionalGeneration", "MTModel")  # the classes of encoders and decoders that write text
+_CHANNELS, _IMAGE = 3, 224  # channels and size of an image, if the configuration does not say them
+_WRITERS = ("ForConditionalGeneration", "MTModel")  # the ends of names of encoder-decoder classes that write text
 
 
 @dataclass(frozen=True)
 class Methods:
-    """The methods for a kind of models: their lines in the manifest, lines of `model`, and what goes with them.
-    `model_class` is the class if it is not that of the configuration; `weights_of_children` has files with the weights
-    of children of the model, each with the name of its child."""
+    """The methods for a kind of models: their lines in the manifest, lines of `model`, and other facts. `model_class`
+    is the class if it is not that of the configuration; `weights_of_children` has files with the weights of children of
+    the model, each with the name of its child."""
 
     lines: list[str]
     model: list[str] = field(default_factory=list)
@@ -40,13 +40,13 @@ class Methods:
 
 @dataclass(frozen=True)
 class _TextTask:
-    """A task of `model.huggingface` that writes text, which gets its methods without lines.
+    """A task of `model.huggingface` that writes text. Its methods need no lines.
 
     Attributes:
         runner: ExecuTorch's runner for it.
-        longest: The tokens of the cache at most.
-        keys: The keys of the configuration that may have fewer.
-        lines: Lines of `huggingface`, with `{length}` and so on.
+        longest: The largest number of tokens in the cache.
+        keys: The keys of the configuration that may limit them further.
+        lines: Lines of `huggingface`, with fields such as `{length}`.
     """
 
     runner: str
@@ -129,7 +129,7 @@ def _methods_with_image(config: dict[str, Any], files: Files, length: int) -> li
 
 
 def _tokenizer(files: Files, runner: str | None) -> tuple[list[str], list[str]]:
-    """The files of the tokenizer with its chat template, and what the user should know about it."""
+    """The files of the tokenizer with its chat template, and remarks about them for the user."""
     read = next((file for file in RUNNERS if files.has(file)), None)
     if read is None and runner == _TEXT_TASKS["text-generation"].runner:
         return [], [
@@ -145,8 +145,7 @@ def _longest_text(config: dict[str, Any]) -> int:
 
 
 def _embedder(kind: str, found: sentence_transformers.Embedder, config: dict[str, Any], files: Files) -> Methods:
-    """A model of sentence-transformers. Its checkpoint is that of the model without a head, also where the
-    configuration names a class with one."""
+    """A model of sentence-transformers. Its checkpoint has no head, even if the class in the configuration has one."""
     length = min(_LONGEST_TEXT, _longest_text(config), found.longest or _LONGEST_TEXT)
     lines = [
         "  task: feature-extraction",
@@ -191,7 +190,7 @@ def _range(length: sound_length.Length) -> str:
 
 
 def _of_sound(name: str, config: dict[str, Any], files: Files) -> Methods | None:
-    """A model that takes a sound of any length up to a longest one, in one call. None if no length is known."""
+    """A model that takes a sound in one call, of any length up to the longest one. None if no length is known."""
     found = sound_length.of(config, files.json("preprocessor_config.json"))
     if found is None:
         return None
@@ -204,7 +203,7 @@ def _of_sound(name: str, config: dict[str, Any], files: Files) -> Methods | None
 
 
 def _single_call(name: str, config: dict[str, Any], files: Files) -> Methods | None:
-    """A model of a task that has all of its input in one call. None if the length of a sound is not known."""
+    """A model of a task that takes all of its input in one call. None if the length of a sound is not known."""
     model, lines = [f"  task: {name}"], []
     if TASKS[name].takes == "sound":
         return _of_sound(name, config, files)
@@ -224,8 +223,8 @@ def _single_call(name: str, config: dict[str, Any], files: Files) -> Methods | N
 
 
 def _task_of(kind: str, config: dict[str, Any]) -> str | None:
-    """The task with one call that a class of models is for: `BertForTokenClassification` is one of
-    `AutoModelForTokenClassification`. A decoder of text after an encoder needs tokens that are not known here."""
+    """The task with one call for a class of models: `BertForTokenClassification` is one of
+    `AutoModelForTokenClassification`. None if a decoder of text follows an encoder: it needs other tokens."""
     for name, task in TASKS.items():
         head = task.model_class.removeprefix("AutoModel")
         if task.outputs and head and kind.endswith(head):

@@ -1,7 +1,7 @@
-"""Reads what sentence-transformers writes beside a model: how features become those of a text, and its longest text.
+"""Reads what sentence-transformers writes beside a model: how it pools the features of tokens, and its longest text.
 
-Only JSON files are read. A module that `task: feature-extraction` does not have, or in another order, is an error: a
-program without it would give other features.
+Only JSON files are read. A module that `task: feature-extraction` does not have is an error, and so is another order:
+the program would compute other features.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Embedder:
         dense: The layers after the pooling.
         normalize: Whether the features have the length 1.
         longest: The largest number of tokens; None if no file says it.
-        remark: What the application has to do to a text. Empty if there is nothing.
+        remark: What the application has to do with a text; empty for nothing.
     """
 
     pooling: str
@@ -97,8 +97,8 @@ def read(folder: Path) -> Embedder | None:
 
 
 def _check_order(folder: Path, kinds: list[str]) -> None:
-    """Checks that the modules after the transformer are those of the task in its order: one `Pooling`, any number of
-    `Dense`, and a `Normalize`; without a `Pooling`, features stay those of tokens."""
+    """Checks that the modules after the transformer are those of the task, in its order: one `Pooling`, any number of
+    `Dense`, and a `Normalize`. There may be no module: then features stay those of tokens."""
     ordered = sorted(kinds, key=_KINDS.index)
     if kinds != ordered or kinds.count("Pooling") > 1 or (kinds and kinds[0] != "Pooling"):
         found = ", ".join(f"`{kind}`" for kind in kinds)
@@ -115,7 +115,7 @@ def _path(folder: Path, entry: dict[str, Any]) -> str:
 
 
 def _dense(folder: Path, path: str) -> Dense:
-    """The layer in a folder of the model. What a configuration leaves out has the default of sentence-transformers."""
+    """The layer in a folder of the model. Missing values are the defaults of sentence-transformers."""
     place = folder / path / "config.json"
     config = {"bias": True, "activation_function": "torch.nn.Tanh", "use_residual": False, **_object(place)}
     sizes = [positive(config.get(key)) for key in _OF_DENSE[:2]]
@@ -161,13 +161,13 @@ def _pooling(folder: Path, path: str) -> str:
 
 
 def _kind(folder: Path, entry: dict[str, Any]) -> str:
-    """The kind of a module: the name of its class in sentence-transformers, or all of the name of another class."""
+    """The kind of a module: the name of its class in sentence-transformers, or the full name of another class."""
     name = _text(folder, entry, "type")
     return name.rpartition(".")[2] if name.startswith("sentence_transformers.") else name
 
 
 def _remark(settings: dict[str, Any], prompts: dict[str, Any]) -> str:
-    """What the application has to do to a text before it makes tokens."""
+    """What the application has to do with a text before it makes tokens."""
     named = prompts.get("prompts")
     done = []
     if isinstance(named, dict) and any(named.values()):
@@ -178,8 +178,8 @@ def _remark(settings: dict[str, Any], prompts: dict[str, Any]) -> str:
 
 
 def _length_of_tokenizer(folder: Path) -> int | None:
-    """The largest number of tokens that the tokenizer makes. Where it has no limit, transformers writes 1e30, which is
-    not a number for `json_file`."""
+    """The largest number of tokens that the tokenizer makes. Without a limit, transformers writes 1e30, which is no
+    number for `json_file`."""
     with suppress(InputError):
         return positive(_object(folder / "tokenizer_config.json").get("model_max_length"))
     return None

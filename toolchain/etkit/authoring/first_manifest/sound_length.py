@@ -7,7 +7,7 @@ from typing import Any
 
 from etkit.authoring.first_manifest.files import positive
 
-_SECONDS, _PARTS, _RATE = 10, 10, 16000  # the longest sound, the parts of a second that the shortest one is, and Hz
+_SECONDS, _PARTS, _RATE = 10, 10, 16000  # the longest sound lasts 10 s, the shortest one a tenth of a second; Hz
 
 _FRAME_OF_MOONSHINE = 384  # samples: its convolutions have strides of 64, 3 and 2
 

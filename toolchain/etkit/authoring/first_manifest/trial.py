@@ -1,8 +1,7 @@
-"""Tries a first manifest before it is written: the export of a few layers of the model, and whether the weights fit it.
+"""Tries a first manifest before it is written: exports a few layers of the model, and checks that the weights fit it.
 If a runner is to run the program, these layers are lowered too, and the runner must have the kernels that they call.
 
-Export and lowering are those of a build. Only the number of layers is another one, so that it takes seconds. Only the
-headers of files with weights are read.
+Export and lowering are those of a build, but with fewer layers, so they take seconds. Only headers of weights are read.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ if TYPE_CHECKING:
     from etbuild.plan.plan import Plan
 
 _NEEDED = ("torch", "executorch", "transformers")
-_LEAST = 2  # layers
+_LEAST = 2  # the smallest number of layers
 _LAYERS = re.compile(r"n_layers?|num_((hidden|encoder|decoder)_)?layers|(en|de)coder_layers|depth")
 _SPACING = re.compile(r"\w*_(period|offset|interval|pattern|freq)|first_k_dense_replace|decoder_sparse_step")
 _CUSTOM, _STATIC = "    kind: custom", "    kind: static"
-_RANGE = "  dynamic_shapes: "  # the second line of `methods`, if they say no more than the range of a task's input
+_RANGE = "  dynamic_shapes: "  # the second line of `methods` that say only the range of a task's input
 _SHOWN = 80  # characters of an error in a comment
 
 
@@ -44,7 +43,7 @@ def missing() -> str | None:
 
 
 def of_folder(first: First, beside: Path, stage: Stage) -> First:
-    """Exports the model of a first manifest, and returns a manifest that can be exported: the same one, or one with
+    """Exports the model of a first manifest. Returns a manifest that can be exported: the same, or one that asks for
     less.
 
     Args:
@@ -69,8 +68,8 @@ def of_folder(first: First, beside: Path, stage: Stage) -> First:
 
 
 def _adapted(first: First, problem: Problem) -> First | None:
-    """The manifest with less, because it cannot be exported: without a runner, without ExecuTorch's attention, or with
-    sounds of one length. None if the manifest has none of them, or the problem is another one."""
+    """A manifest that asks for less than one that cannot be exported: without a runner, without ExecuTorch's attention,
+    or with sounds of one length. None if none of these is the problem."""
     why = printable(" ".join(problem.message.split()))[:_SHOWN]
     if "".join(first.methods[1:2]).startswith(_RANGE):
         remark = f"Each sound has the length `max_source_length`; a range fails: {why}."
@@ -85,7 +84,7 @@ def _adapted(first: First, problem: Problem) -> First | None:
 
 
 def _export(first: First, beside: Path, stage: Stage) -> None:
-    """Exports a few layers. If that fails, the whole model decides: fewer layers can be the cause."""
+    """Exports a few layers. If that fails, exports the whole model: too few layers may be the cause."""
     shorter = dict(shortened(first.config))
     try:
         _export_form(_plan(first, shorter), first, beside, stage)
@@ -125,7 +124,7 @@ def _check_kernels(plan: Plan, exported: Path, inputs: Given, stage: Stage) -> N
     """
     from etbuild.surroundings.library_output import library_messages_off
 
-    with library_messages_off():  # the imports write too
+    with library_messages_off():  # the imports print messages, too
         from etbuild.emit import runtime_limits
         from etbuild.export.layout import ExportFiles
         from etbuild.guard.undeclared import watched_reads
@@ -138,7 +137,7 @@ def _check_kernels(plan: Plan, exported: Path, inputs: Given, stage: Stage) -> N
         with tempfile.TemporaryDirectory() as directory:
             one_by_one.templates(job, Path(directory), weights=False)
             for name in plan.methods:
-                if (Path(directory) / name).exists():  # else it is lowered with the weights
+                if (Path(directory) / name).exists():  # without the file, the method is lowered with the weights
                     called = method_archive.operators(method_archive.read(Path(directory) / name, name))
                     missing = [each for each in runtime_limits.without_kernel(called) if not has_own_kernel(each)]
                     if missing:
@@ -198,7 +197,7 @@ def _plan(first: First, changed: Mapping[str, Any]) -> Plan:
         config = {"file": config, "set": {}} if isinstance(config, str) else config
         of_class = {**of_class, "config": {**config, "set": {**changed, **config["set"]}}}
     defaults = {key: value for key, value in manifest["defaults"].items() if key != "quantize"}
-    model |= {"huggingface": of_class, "weights": "model.safetensors"}  # a name: this file is not read
+    model |= {"huggingface": of_class, "weights": "model.safetensors"}  # only a name: the file is not read
     manifest |= {"model": model, "defaults": defaults}
     if "methods" in manifest:
         manifest["methods"] = {name: each for name, each in manifest["methods"].items() if "adapter" not in each}
@@ -208,12 +207,12 @@ def _plan(first: First, changed: Mapping[str, Any]) -> Plan:
 def shortened(config: Mapping[str, Any], above: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
     """The keys that give a configuration a few layers, with their values. A dot leads into a nested configuration.
 
-    A list with a value for each layer gets as many values. There are as many layers as it takes to have each kind of
-    layer that such a list names, or that begins after a number of layers, and at least two.
+    A list with a value for each layer is shortened, too. There are at least two layers, and enough to have each kind of
+    layer that such a list names, or that begins after a number of layers.
 
     Args:
         config: The configuration.
-        above: What begins the keys.
+        above: The beginning of the keys.
         depth: How many configurations are around this one.
     """
     counts = {key: value for key, value in config.items() if _LAYERS.fullmatch(key) and type(value) is int}
@@ -230,6 +229,6 @@ def shortened(config: Mapping[str, Any], above: str = "", depth: int = 0) -> Ite
 
 
 def _prefix(values: list[Any]) -> int:
-    """How many of the first values have each value of a list."""
+    """How many values at the beginning of a list contain all values of the list."""
     texts = [json.dumps(value) for value in values]
     return 1 + max(texts.index(text) for text in texts)

@@ -18,11 +18,10 @@ if TYPE_CHECKING:
 
 
 def find(root: torch.nn.Module, folders: Sequence[Path], beside: Path) -> tuple[str | None, list[str]]:
-    """The file with the weights of a module, and what the user should know about it. None if no file fits, or several.
+    """The file with the weights of a module, and remarks for the user. None if no file fits, or several do.
 
     A file fits if a build could load it: it has each parameter, in its shape and dtype, and nothing else. A file
-    that shares no name of a tensor with the module is something else, such as data for a calibration. No code in a file
-    runs.
+    without any tensor name of the module is something else, such as data for a calibration. No code in a file runs.
 
     Args:
         root: The module.
@@ -54,7 +53,7 @@ def _candidates(folders: Sequence[Path], beside: Path) -> list[str]:
 
 
 def _unlike(root: torch.nn.Module, name: str, beside: Path) -> str | None:
-    """Why a build could not load a file into a module: empty if the file is something else, None if it could."""
+    """The reason why a build cannot load a file into a module: None if it can, empty if the file is something else."""
     from etbuild.model.checkpoint import CheckpointTensors
     from etbuild.model.tensor_files import open_checkpoint
     from etbuild.model.weights_files import describe_state
@@ -73,6 +72,6 @@ def _unlike(root: torch.nn.Module, name: str, beside: Path) -> str | None:
 
 
 def _ends(name: str) -> list[str]:
-    """A name, and what is left of it without its first parts: `model.fc.bias`, `fc.bias`, `bias`."""
+    """Yields a name, and its ends: `model.fc.bias`, `fc.bias`, `bias`."""
     parts = name.split(".")
     return [".".join(parts[start:]) for start in range(len(parts))]

@@ -1,7 +1,7 @@
-"""Edits a BUILD file, and leaves every byte as it is that an edit does not mean: comments, line ends, the order.
+"""Edits a BUILD file. An edit changes no other byte: comments, line ends and the order stay.
 
-Python's own parser reads the file. Starlark has no syntax that Python lacks, and Python's tree says where each node
-begins and ends. An edit replaces such a range, and the result is parsed again.
+Python's own parser reads the file: Starlark has no syntax that Python lacks, and Python's tree says where each node
+begins and ends. An edit replaces such a range, and then the text is parsed again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from etbuild.errors import InputError
 
 _LINE_END = re.compile(r"\r\n|\r|\n")
-_MARK = "\ufeff"  # at the beginning of files of some editors
+_MARK = "\ufeff"  # some editors write it at the beginning of files
 INDENT = "    "
 Node = ast.expr | ast.keyword
 
@@ -28,7 +28,7 @@ class Starlark:
     Attributes:
         text: The text, which edits change.
         tree: Its syntax tree.
-        begin: Where the text begins: behind a byte order mark.
+        begin: Where the text begins: after a byte order mark.
     """
 
     def __init__(self, path: Path, content: bytes) -> None:
@@ -60,7 +60,7 @@ class Starlark:
         self._known_tokens: list[tuple[int, int, str]] | None = None
 
     def _tokens(self) -> list[tuple[int, int, str]]:
-        """Where each token begins and ends, and its text. Comments and line ends are left out."""
+        """Tokens: where each begins and ends, and its text. Comments and line ends are left out."""
         if self._known_tokens is None:
             each = iter(
                 [self.text[start:end] for start, end in zip(self._lines, [*self._lines[1:], None], strict=True)]
@@ -116,7 +116,7 @@ class Starlark:
         if not items:
             end = self.end(inside) - 1
             indent = self.indent(end)
-            if self._alone_before(end):  # the bracket keeps its line
+            if self._alone_before(end):  # the bracket stays on a line of its own
                 self.replace(end, end, INDENT + text.replace("\n", f"\n{indent}{INDENT}") + f",\n{indent}")
             else:
                 self.replace(end, end, text.replace("\n", f"\n{indent}"))
@@ -134,7 +134,7 @@ class Starlark:
         comma = self._comma(end)
         rest = self.text[comma or end : self.line_end(comma or end)]
         if self._alone_before(start) and re.fullmatch(r"[ \t]*(#.*)?", rest):
-            position = self.line_end(comma or end)  # a comment behind the item stays there
+            position = self.line_end(comma or end)  # a comment after the item stays with it
             if comma is None:
                 self.replace(end, position, f",{self.text[end:position]}\n{indent}{text}")
             else:
@@ -160,8 +160,8 @@ class Starlark:
             self.replace(start, after, "")
 
     def _range(self, item: Node, inside: ast.expr) -> tuple[int, int]:
-        """Where an item begins and ends, with its parentheses. The key of a dictionary stands for its entry."""
-        if isinstance(inside, ast.Call):  # its own parentheses are no item's
+        """Where an item begins and ends, with its parentheses. For the key of a dictionary, this is the whole entry."""
+        if isinstance(inside, ast.Call):  # the parentheses of the call do not belong to an item
             return self.start(item), self.end(item)
         return self._wrapped(item)[0], self._wrapped(getattr(item, "entry_value", item))[1]
 
@@ -175,7 +175,7 @@ class Starlark:
         return tokens[first][0], tokens[last][1]
 
     def _comma(self, position: int) -> int | None:
-        """The position behind the comma that follows a position, after spaces and comments; None if there is none."""
+        """The position after the next comma, if only spaces and comments come before it; otherwise None."""
         match = re.compile(r"(?:\s|#[^\r\n]*(?=[\r\n]))*,").match(self.text, position)
         return match.end() if match else None
 
@@ -205,7 +205,7 @@ class Starlark:
     # --- what is in the file
 
     def loads(self) -> Iterator[tuple[ast.Call, str, dict[str, str]]]:
-        """The load statements: the call, the label, and the loaded names by the names that the file gives them."""
+        """Yields the load statements: the call, the label, and the loaded names by their names in this file."""
         for statement in self.tree.body:
             call = statement.value if isinstance(statement, ast.Expr) else None
             if (
@@ -219,7 +219,7 @@ class Starlark:
                 yield call, text(call.args[0]) or "", symbols
 
     def target_names(self) -> set[str]:
-        """The names that targets of the file have, as far as they are written out."""
+        """The names of targets in the file that are written as plain strings."""
         named = (argument(node, "name") for node in ast.walk(self.tree) if isinstance(node, ast.Call))
         return {value for each in named if each is not None and (value := text(each.value)) is not None}
 
@@ -267,7 +267,7 @@ def entries(node: ast.expr) -> dict[str, ast.expr] | None:
 
 
 def items(node: ast.expr) -> list[ast.expr]:
-    """The items of a list, or the keys of a dictionary, each of which stands for its entry."""
+    """The items of a list, or the keys of a dictionary, each for its entry."""
     if isinstance(node, ast.Dict):
         for key, value in zip(node.keys, node.values, strict=True):
             key.entry_value = value  # type: ignore[union-attr]

@@ -151,7 +151,7 @@ class _Package:
         return Update(self.path, self.before, self.file.text.encode(), self.notes, self.disagrees)
 
     def _rules(self) -> dict[str, str]:
-        """The rules of programs, by the names that the file gives them."""
+        """The rules of programs, by their names in the file."""
         loaded = [each for _, _, symbols in self.file.loads() for each in symbols.items()]
         return {name: rule for name, rule in loaded if rule in _PROGRAMS}
 
@@ -185,7 +185,7 @@ class _Package:
     # --- an existing target
 
     def _note_variants_without_target(self, found: list[int], manifest: Path) -> None:
-        """Notes the variants of a manifest that no target builds, unless a computed one may do so."""
+        """Notes the variants of a manifest that no target builds. A target with a computed variant may build any."""
         built = set[str]()
         for index in found:
             variant, several = (argument(self._call(index), name) for name in ("variant", "variants"))
@@ -249,7 +249,7 @@ class _Package:
         return replace(base, files={**base.files, "weights": others})
 
     def _set_name(self, index: int, base: Wanted, variant: str) -> None:
-        """Says the manifest's name, if the target has another one."""
+        """Adds the manifest's name to a target that has another name."""
         call = self._call(index)
         keyword, other = argument(call, "name"), argument(call, "manifest_name")
         name = text(keyword.value) if keyword else None
@@ -267,11 +267,11 @@ class _Package:
             if keyword is None:
                 if values and attribute in _REQUIRED:
                     self._set(index, attribute, values)
-            elif attribute in _REQUIRED or texts(keyword.value) != []:  # an empty list of methods is a decision
+            elif attribute in _REQUIRED or texts(keyword.value) != []:  # an empty list is the user's choice
                 self._change(keyword, partial(self._argument, index, attribute), values)
 
     def _set_files(self, index: int, base: Wanted, manifest: Path) -> None:
-        """Lists the files that the manifest names, and no others of this package where a build allows no others."""
+        """Lists the files that the manifest names. Removes other files of this package where a build refuses them."""
         elsewhere: set[str] = set()
         for attribute in INPUTS:
             call = self._call(index)
@@ -311,7 +311,7 @@ class _Package:
                 self._set_variant(index, variant, base, wanted_of.load(manifest, variant, settings))
 
     def _set_variant(self, index: int, variant: str, base: Wanted, own: Wanted) -> None:
-        """Writes what the target of a variant says that differs from the program without one."""
+        """Writes those attributes of a variant's target that differ from those of the program without a variant."""
 
         def attributes() -> ast.expr:
             found = entries(self._argument(index, "variants"))
@@ -383,7 +383,7 @@ class _Package:
         self.file.replace(self.file.start(node), self.file.end(node), content.replace("\n", f"\n{indent}"))
 
     def _set(self, index: int, attribute: str, value: object) -> None:
-        """Adds an argument to a call, unless `**` may have it."""
+        """Adds an argument to a call, unless a `**` may contain it."""
         call = self._call(index)
         if any(each.arg is None for each in call.keywords):
             self._note(
@@ -396,7 +396,7 @@ class _Package:
         self.file.insert(keywords, max(after, 1), call, f"{attribute} = {written(value)}")
 
     def _label(self, name: str, manifest: Path) -> str:
-        """A file that the manifest names, as the target names it."""
+        """The label in the target for a file that the manifest names."""
         beside = manifest.parent.resolve() / name
         path = beside if beside.exists() or not (self.root / name).exists() else self.root / name
         for directory in path.parents:
@@ -408,7 +408,7 @@ class _Package:
         return name
 
     def _is_label(self, name: str) -> bool:
-        """Whether an item of a list of files may be a target of a rule, or is in another package."""
+        """Whether an item in a list of files may be a rule's target, or a file of another package."""
         if name.startswith((":", "//", "@")) or not PurePosixPath(name).suffix:
             return True
         return PurePosixPath(name).name in self.file.target_names()
@@ -481,7 +481,7 @@ class _Package:
         self.file.replace(place, place, f"{line}\n")
 
     def _top(self) -> int:
-        """Where the first load goes: behind a comment at the head of the file, before a comment of a statement."""
+        """Where the first load goes: after a comment at the head of the file, but before the comment of a statement."""
         body = self.file.tree.body
         if body and isinstance(body[0], ast.Expr) and text(body[0].value) is not None and len(body) > 1:
             body = body[1:]  # the documentation of the file
@@ -505,7 +505,7 @@ _PROGRAMS = {"executorch_checkpoints", "executorch_program", "executorch_program
 
 
 def _resolved(manifest: Path) -> Path:
-    """The path of a manifest by its real directory. The manifest itself may be a link."""
+    """The path of a manifest with the links of its directory resolved. The manifest itself may stay a link."""
     return manifest.parent.resolve() / manifest.name
 
 

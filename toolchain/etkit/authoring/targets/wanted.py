@@ -1,4 +1,4 @@
-"""What the targets of a manifest say: the attributes that repeat the manifest."""
+"""The attributes of targets that repeat what the manifest says."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from etbuild.plan.plan import Plan, from_manifest
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a target of a manifest says, for one variant and some values of parameters.
+    """The attributes of a manifest's target, for one variant and some values of parameters.
 
     Attributes:
         name: The `name` in the manifest, with that of the variant.
@@ -63,7 +63,7 @@ def load(manifest: Path, variant: str | None, settings: Mapping[str, str]) -> Wa
 
 
 def _with_shards(directory: Path, names: Iterable[str]) -> list[str]:
-    """The names, and those of the shards that an index among them names."""
+    """The names, with the names of shards if one of them is an index."""
     found = []
     for name in names:
         found.append(name)
@@ -71,7 +71,7 @@ def _with_shards(directory: Path, names: Iterable[str]) -> list[str]:
             try:
                 shards = set(json.loads((directory / name).read_bytes())["weight_map"].values())
             except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-                continue  # the build names the error
+                continue  # the build reports the error
             found += [str(PurePosixPath(name).parent / shard) for shard in shards if isinstance(shard, str)]
     return found
 
@@ -79,7 +79,7 @@ def _with_shards(directory: Path, names: Iterable[str]) -> list[str]:
 def sources(wanted: Wanted, manifest: Path) -> tuple[list[str], list[str]]:
     """The sources beside a manifest that its program imports, and the modules that are elsewhere.
 
-    A module that is neither beside the manifest nor installed is in a library, which only the user knows.
+    A module that is neither beside the manifest nor installed is in a library. Only the user knows which.
     """
     from etbuild.key.import_graph import used_sources
 

@@ -25,7 +25,7 @@ def add(verbs: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Prints the code, which is made of the parsers of all verbs."""
+    """Prints the code, which is made from the parsers of all verbs."""
     try:
         import shtab
     except ImportError:

@@ -31,7 +31,7 @@ def add(verbs: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Prints the findings, each when it was found."""
+    """Prints each finding as soon as it is there."""
     from etbuild.version import VERSION
     from etkit.authoring import installation
 
@@ -65,7 +65,7 @@ def _verdict(found: Sequence[Finding]) -> str:
 
 
 def _once(absent: Sequence[Finding]) -> list[Finding]:
-    """What is absent, without an extra whose backend is absent too: the backend needs the extra and says so."""
+    """Absent things, but no extra whose backend is absent too: the line of the backend names the extra."""
     backends = {_name(finding) for finding in absent if finding.about == "backend"}
     return [each for each in absent if each.about != "extra" or _name(each) not in backends]
 
@@ -98,7 +98,7 @@ def _with_head(lines: Sequence[str], more: str = "") -> str:
 
 
 def _shown(finding: Finding, before: str) -> str:
-    """A line for a finding and one for its advice, below a heading if the one before was about something else."""
+    """A line for a finding, and one for its advice. A heading precedes the first finding of a kind."""
     from etbuild.cli.terminal import BOLD, DIM, GREEN, RED, paint
     from etkit.authoring import installation
 

@@ -79,7 +79,7 @@ def run(options: argparse.Namespace) -> int:
         _write_target(directory, first)
         if first.pins is not None:
             _write(directory / f"{first.name}.checkpoint.bzl", first.pins)
-    sys.stdout.flush()  # the notes stand after what was written, also where both go to one file
+    sys.stdout.flush()  # so that notes come after the output, even if both go to one file
     for remark in first.remarks:
         print(f"note: {remark}", file=sys.stderr)
     print(f"next: {_command('build', manifest, first.roots)}")
@@ -89,7 +89,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _of_huggingface(options: argparse.Namespace) -> First:
-    """What the first manifest says about a folder, or about a model of a hub."""
+    """The first manifest of a folder, or of a model of a hub."""
     from etkit.authoring import first_manifest
     from etkit.authoring.first_manifest import hub
 
@@ -103,7 +103,7 @@ def _of_huggingface(options: argparse.Namespace) -> First:
 
 
 def _tried(first: First, options: argparse.Namespace) -> First:
-    """The first manifest, after its export was tried."""
+    """Tries the export of a first manifest. Returns the manifest, which may ask for less."""
     from etbuild.cli.terminal import Progress
     from etbuild.surroundings.library_output import native_log_off
     from etkit.authoring.first_manifest import trial
@@ -111,11 +111,11 @@ def _tried(first: First, options: argparse.Namespace) -> First:
     if package := trial.missing():
         print(f"note: the export was not checked, because {package} is not installed", file=sys.stderr)
         return first
-    if first.snapshot is None:  # fixed surroundings do not have the variables of the hub's client
+    if first.snapshot is None:  # fixed surroundings lack the environment variables of the hub's client
         options.restart()
     try:
         with os.fdopen(os.dup(2), "w") as terminal, native_log_off():
-            progress = Progress(terminal)  # else the stages would be shown when all of them have ended
+            progress = Progress(terminal)  # otherwise the stages would be shown only when all have ended
             return trial.of_folder(first, options.directory, lambda text: progress.stage(f"check the export: {text}"))
     except EtbuildError:
         said = "a build of this model fails, so no manifest is written; `--no-check` writes it all the same"

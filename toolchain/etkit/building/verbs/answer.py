@@ -1,4 +1,4 @@
-"""`etbuild answer`: builds what `Model.build` of the Python interface asks for. Only that calls it."""
+"""`etbuild answer`: builds what `Model.build` of the Python interface asks for. Nothing else calls it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def add(verbs: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Builds one program. Errors become the answer, too: nothing is printed."""
+    """Builds one program. Writes the result, or an error, into the answer, and prints nothing."""
     from etbuild.api import BuildRequest, Built
     from etbuild.build import BuildOptions
     from etbuild.cli.options import cache

@@ -108,9 +108,9 @@ _NOT_USED: dict[str, Any] = {
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options that all verbs share that build: variants, inputs, output directory, cache and speed.
+    """Adds the options of all verbs that build: variants, inputs, output directory, cache and speed.
 
-    Verbs that do not add the other options of `build` have them as if nobody had used them.
+    For other verbs, the other options of `build` have the values of unused options.
     """
     parser.set_defaults(**_NOT_USED)
     add_variant(parser, several=True)
@@ -183,7 +183,7 @@ def _build_each(
         programs: The programs, with the inputs of each.
         directory: The directory for the artifacts.
         how: Where and how the builds run.
-        go_on: Whether an error of one program leaves the others to be built. It is returned then.
+        go_on: Whether to build the other programs after an error of one, and return the error.
 
     Returns:
         What was built, with the names of the programs; and the errors by name.
@@ -204,7 +204,7 @@ def _build_each(
 
 
 def of_program(stage: Stage, program: str) -> Stage:
-    """Shows stages of one of several programs, with its name."""
+    """Shows the stages of one of several programs, with the program's name."""
 
     def named(text: str) -> AbstractContextManager[None]:
         return stage(f"{program}: {text}")
@@ -225,7 +225,7 @@ def given_inputs(options: argparse.Namespace, manifest: Path) -> Inputs:
 
 
 def how_to_build(options: argparse.Namespace) -> BuildOptions:
-    """What the options say about how a build runs, and what else it writes."""
+    """How a build runs and what else it writes, from the options."""
     from etbuild.build import BuildOptions
     from etbuild.cli.terminal import Progress
 
@@ -241,7 +241,7 @@ def how_to_build(options: argparse.Namespace) -> BuildOptions:
 
 
 def _verify(*build: Any) -> None:
-    from etkit.building.reproduce import verify  # in the process that builds, with its surroundings
+    from etkit.building.reproduce import verify  # imported in the building process, which has fixed surroundings
 
     verify(*build)
 
@@ -277,7 +277,7 @@ def build_program(loaded: Manifest, given: Inputs, directory: Path, how: BuildOp
         return plan.name, build(plan, given, directory, how)
 
 
-# What to print for a stage without a result. Every other stage has a result for every method.
+# What to print for a stage without a result. All other stages have a result for each method.
 _NOTHING = {
     "source_transform": "every method is a program that is exported already",
     "quantize": "no method is quantized by PT2E",
@@ -294,7 +294,7 @@ def _show_stages(options: argparse.Namespace, loaded: Manifest, given: Inputs) -
     with locating(loaded.positions):
         plan.check_backends()
         options.restart()
-        with turn(options.directory):  # or stages of two models would be side by side
+        with turn(options.directory):  # otherwise stages of two models could be mixed
             saved = stop_after(options.stop_after, plan, given, options.directory, Progress().stage)
     if options.json:
         print(json.dumps([str(path) for paths in saved.values() for path in paths], indent=2))

@@ -18,8 +18,8 @@ from etbuild.extras import install_hint
 from etkit.building import checkpoints
 from etkit.building.verbs import build
 
-_WRITTEN_BY_HAND = (".py", ".yaml", ".yml")  # one that no build has read yet may be what the last one missed
-_MADE = (".pte", ".ptd", ".index.json", ".report.json")  # may be in the same directories as the inputs
+_WRITTEN_BY_HAND = (".py", ".yaml", ".yml")  # a new one matters: the last build may have missed it
+_MADE = (".pte", ".ptd", ".index.json", ".report.json")  # outputs, which may be in the same directories as inputs
 
 
 def add(verbs: Any) -> None:
@@ -64,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _task(options: argparse.Namespace, manifest: Path) -> Callable[[], None]:
-    """Returns one build as a function for a forked process, so that the memory of this process stays as it is."""
+    """Returns one build as a function for a forked process, so that this process keeps no memory of the build."""
     own = {"manifests": [manifest], "restart": lambda: None}
 
     def task() -> None:
@@ -96,13 +96,11 @@ def _watched(options: argparse.Namespace) -> set[Path]:
 
 @dataclass(frozen=True)
 class _Read:
-    """What builds read beside sources and manifests.
+    """What builds read besides sources and manifests.
 
     Attributes:
-        named: The places of the data that the manifests name, whether it is there or not. None: a manifest is wrong, so
-            nobody knows.
-        linked: The files behind links among this data, each with its inode: a watch of the links sees no change of
-            their content.
+        named: The paths of data that the manifests name, existing or not. None: unknown, because a manifest is wrong.
+        linked: The targets of links among this data, with their inodes: watching a link shows no change of its target.
     """
 
     named: frozenset[Path] | None
@@ -135,12 +133,12 @@ class _Read:
         return cls(frozenset(named) if is_known else None, frozenset(linked))
 
     def holds(self, path: Path) -> bool:
-        """Whether a build may read a file: a source, a manifest, named data, or a file in a folder that is named."""
+        """Whether a build may read a file: a source, a manifest, named data, or a file in a named folder."""
         return self.named is None or path.suffix in _WRITTEN_BY_HAND or not self.named.isdisjoint((path, *path.parents))
 
 
 def _changes(options: argparse.Namespace, watched: set[Path]) -> Iterator[set[str]]:
-    """Yields sets of changed files. The first set is empty: every change after it is reported."""
+    """Yields sets of changed files. The first set is empty: it says that the watch has begun."""
     from watchfiles import watch
 
     written = {path.resolve() for path in (options.cache_dir, options.directory) if path is not None} - watched
@@ -159,7 +157,7 @@ def _changes(options: argparse.Namespace, watched: set[Path]) -> Iterator[set[st
             if started and not names:
                 continue
             before, read = read, _Read.by(options) if started else read
-            if read.linked != before.linked:  # a watch of a file ends when another file takes its place
+            if read.linked != before.linked:  # the watch of a file ends when another file replaces it
                 waiting = names
                 break
             started = True
@@ -168,11 +166,10 @@ def _changes(options: argparse.Namespace, watched: set[Path]) -> Iterator[set[st
 
 
 def _matters(name: str) -> bool:
-    """Returns whether a build may read the file. If it does not, the build that follows finds everything in the
-    cache."""
+    """Returns whether a build may read the file. If no build does, the next build finds everything in the cache."""
     path = Path(name)
     is_output = any(
         part == "__pycache__" or part.startswith(".etbuild-") or part.endswith(".tokenizer") for part in path.parts
     )
-    is_directory = path.is_dir() and not path.is_symlink()  # what a link leads to may change
+    is_directory = path.is_dir() and not path.is_symlink()  # the target of a link may change
     return not is_output and not is_directory and not path.name.startswith(".") and not name.endswith(_MADE)

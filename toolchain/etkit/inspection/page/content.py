@@ -35,8 +35,8 @@ from etkit.inspection.page import treemap
 from etkit.inspection.profile import Profile
 from etkit.tables import counted, size, value_text
 
-_MOST_FILES = 4  # whose names stand at the top
-MOST_NODES = 5000  # of a graph that is drawn with the inside of its blocks
+_MOST_FILES = 4  # the top of a page names at most so many files
+MOST_NODES = 5000  # a graph with more nodes is drawn without the inside of its blocks
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,8 @@ class Difference:
 
 
 def difference(other: Path, program: Path, index: Path | None) -> Difference:
-    """What differs from another program. The other one is a `.pte`, an index, or a directory with one. The index of
-    this program is compared if the other is no `.pte`.
+    """What differs from another program: a `.pte`, an index, or a directory with one. With a `.pte`, this `.pte` is
+    compared, otherwise its index.
 
     Raises:
         InputError: A file is damaged, or the two are of different kinds.
@@ -109,7 +109,7 @@ class MethodCard:
         example: The example inputs of the manifest as JSON; empty if they are not known.
         call: A call of the method in Python.
         delegates: For each backend, the number of its calls.
-        delegated: How many operators backends took; empty if the file does not tell.
+        delegated: How many operators backends took; empty if the file does not say it.
         memory: The sizes of the planned arenas.
         fallback: The operators that no backend took.
         quantized: The weights that are stored quantized.
@@ -137,7 +137,7 @@ class PageContent:
 
     Attributes:
         name: The name of the program.
-        summary: What stands at the top: the name of each fact, its value, and a note.
+        summary: The facts at the top: name, value, and a note.
         facts: Facts about the whole program, by name.
         methods: The cards.
         layers: The bytes of the weights by layer, for the treemap; empty if they are not known.
@@ -231,7 +231,7 @@ def of_program(
         graphs: The graph of each method.
         memory: The planned memory of each method.
         index: The index of the build that made the file, if it is known.
-        known: The weights that its blobs are made of, as far as they are known.
+        known: The weights that its blobs are made of, if they are known.
         difference: What differs from another program.
     """
     plans = index["inputs"]["plan"]["methods"] if index is not None else {}
@@ -277,7 +277,7 @@ def _delegated(graphs: Mapping[str, MethodGraph]) -> tuple[str, str, str]:
 
 
 def _calls(methods: Mapping[str, ProgramMethod]) -> tuple[str, str, str]:
-    """How often a program calls delegates. It does not tell how many operators they took."""
+    """How often a program calls delegates. A program does not say how many operators these took."""
     calls = sum(sum(method["delegates"].values()) for method in methods.values())
     others = sum(sum(method["operators"].values()) for method in methods.values())
     return "delegated", counted(calls, "call"), f"beside {counted(others, 'call')} of operators"
@@ -355,7 +355,7 @@ def _value(value: Value) -> str:
 
 
 def _call(file: str, method: str, inputs: Iterable[Value]) -> str:
-    """A call to paste. `open_program` finds the named data, without which ExecuTorch's own runtime would crash."""
+    """Python code that calls a method. `open_program` finds the named data, without which the runtime crashes."""
     arguments = [
         f"torch.zeros({value['shape']}, dtype=torch.{value['dtype']}){_format(value)}"
         if "dtype" in value
@@ -376,7 +376,7 @@ def _format(value: TensorValue) -> str:
 
 
 def _why(node: GraphNode, backends: list[str], known: bool) -> str:
-    """Why no backend took an operator, as far as that is known. Empty if one took it, and for other nodes."""
+    """Why no backend took an operator, if it is known. Empty for all other nodes."""
     if "block" in node or node["operator"] in ("input", "output"):
         return ""
     if node.get("why_not"):
@@ -412,13 +412,13 @@ def _quantized(graph: MethodGraph) -> list[QuantizedWeight]:
 
 
 def _drawn(graph: MethodGraph, where: Mapping[str, str], why: Sequence[str]) -> dict[str, Any]:
-    """The graph as `page.js` reads it: texts stand in a list once, and nodes name them by number.
+    """The graph in the form that `page.js` reads: a list holds each text once, and nodes name texts by number.
 
-    A graph with too many nodes is drawn without the inside of its blocks: then each block is one node.
+    In a graph with too many nodes, each block is drawn as one node.
     """
     whole = len(graph["nodes"]) <= MOST_NODES
     texts: dict[str, int] = {}
-    numbers: dict[int, int] = {}  # the drawn node of each node
+    numbers: dict[int, int] = {}  # for each node, the number of its drawn node
     blocks: dict[int, int] = {}
     nodes: list[list[Any]] = []
     edges: dict[tuple[int, int], None] = {}

@@ -18,8 +18,7 @@ def page(path: Path, against: Path | None = None) -> bytes:
 
 
 def shown(path: Path, against: Path | None = None) -> content.PageContent:
-    """What the page of a `.pte` shows, which may come from any build. The index beside it adds what the file does not
-    tell.
+    """What the page of a `.pte` shows. The file may come from any build. The index beside it adds what the file lacks.
 
     Args:
         path: The `.pte`.

@@ -1,7 +1,7 @@
 """Renders the page of a program: one HTML file without references to other files.
 
-Every string comes from a file that may be hostile. The template escapes them, characters without a visible form become
-visible, and a content security policy allows only the scripts and styles of this package, by their digests.
+Every string comes from a file that may be hostile. The template escapes it, and invisible characters become visible
+ones. A content security policy allows only the scripts and styles of this package, by their digests.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def render(content: PageContent) -> bytes:
 
 
 def _name(text: str) -> Any:
-    """A name as markup that needs no more escaping. A line may end after a part of it, but not inside one."""
+    """A name as escaped markup. A line may break after a part of the name, but not inside a part."""
     from markupsafe import Markup, escape
 
     return Markup(re.sub(r"([._/]|::)(?=\w)", r"\1<wbr>", str(escape(text))))
@@ -77,7 +77,7 @@ def _source(text: str) -> str:
 
 
 def _visible(value: Any) -> Any:
-    """The same data with visible characters only, also in the keys. A line end stays."""
+    """The same data with visible characters only, also in keys. Line ends stay."""
     if isinstance(value, str):
         return "\n".join(map(printable, value.split("\n")))
     if isinstance(value, dict):

@@ -7,7 +7,7 @@ from typing import Any
 
 from etkit.tables import counted, size
 
-_WIDTH, _HEIGHT = 1000, 220  # of an arena, in the units of the drawing
+_WIDTH, _HEIGHT = 1000, 220  # the size of an arena's drawing, in units of SVG
 _KINDS = {"input": "input", "state": "state"}
 
 
@@ -18,7 +18,7 @@ def svg(plan: dict[str, Any]) -> Any:
         plan: A `MemoryPlan` whose strings have visible characters only.
 
     Returns:
-        Markup that needs no more escaping; empty if no memory is planned.
+        Escaped markup; empty if no memory is planned.
     """
     from markupsafe import Markup
 
@@ -44,7 +44,7 @@ def _arena(number: int, tensors: list[dict[str, Any]], instructions: int) -> str
 
 
 def _peak(tensors: list[dict[str, Any]]) -> tuple[int, int]:
-    """The most bytes in use at a time, and the first instruction at which they are."""
+    """The largest number of bytes in use at a time, and the first instruction with this number."""
     changes: dict[int, int] = {}
     for tensor in tensors:
         changes[tensor["first"]] = changes.get(tensor["first"], 0) + tensor["bytes"]

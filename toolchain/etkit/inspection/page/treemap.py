@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from etbuild.files.json_diff import is_digest
 from etbuild.results import BlobSizes, BlobWeights, MethodGraph, Sharing
 
-COLORS = 8  # of groups, in `page.css`
+COLORS = 8  # the number of colours for groups in `page.css`
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Weight:
-    """A weight: the parts of its name with its layer before it, its size in bytes, and a note."""
+    """A weight: the parts of its name, which begins with its layer, its size in bytes, and a note."""
 
     path: tuple[str, ...]
     bytes: int
@@ -55,7 +55,7 @@ class Weight:
 
 
 def weights(graphs: Mapping[str, MethodGraph], sharing: Sharing) -> dict[str, Weight]:
-    """The weights that methods read, by name. A name without parts gets the layer that reads it."""
+    """The weights that methods read, by name. A name of only one part begins with the layer that reads it."""
     readers: dict[str, list[str]] = {}
     sizes: dict[str, int] = {}
     layers: dict[str, str] = {}
@@ -79,7 +79,7 @@ def weights(graphs: Mapping[str, MethodGraph], sharing: Sharing) -> dict[str, We
 
 
 def modules(of: Mapping[str, Weight]) -> dict[str, str]:
-    """The group of each weight: a module near the root. One with more than half of the bytes is cut into its own."""
+    """The group of each weight: a module near the root. One with more than half of the bytes is split."""
     half = sum(weight.bytes for weight in of.values()) / 2
     found: dict[str, str] = {}
     pending = [(list(of), 1)]
@@ -113,9 +113,9 @@ def layers(of: Mapping[str, Weight], groups: Mapping[str, str]) -> list[Group]:
 
 
 def weights_of_blobs(inside: BlobSizes, known: BlobWeights) -> dict[str, Weight]:
-    """The weights that a program holds by itself, by name: for `modules`, if the graphs do not tell them."""
+    """The weights in a program itself, by name, for `modules`. They are used if the graphs do not name weights."""
     sizes = [(inside["named_data"].get(key, 0), names) for key, names in known["named_data"].items()]
-    sizes += zip(inside["constants"], known["constants"], strict=False)  # a file without a report has no names
+    sizes += zip(inside["constants"], known["constants"], strict=False)  # without a report, there are no names
     return {names[0]: Weight(tuple(names[0].split(".")), count, "") for count, names in sizes if names and count}
 
 
@@ -143,7 +143,7 @@ def blobs(
         "initial values": ("state", inside["mutable"], []),
     }
     for group, (kind, sizes, all_names) in numbered.items():
-        known_names = all_names if len(all_names) == len(sizes) else [[]] * len(sizes)  # a report may be of other bytes
+        known_names = all_names if len(all_names) == len(sizes) else [[]] * len(sizes)  # a report of other bytes
         for number, (count, names) in enumerate(zip(sizes, known_names, strict=True)):
             other = Cell(f"{kind} {number}", f"{kind} {number}", count, "in the program")
             cells.append(_blob(names, groups, group, other))
@@ -151,7 +151,7 @@ def blobs(
 
 
 def _blob(names: list[str], groups: Mapping[str, str], other: str, cell: Cell) -> tuple[str, Cell]:
-    """A blob with its group: the module of its first weight; the other one and the cell as it is if none is known."""
+    """A blob with its group, the module of its first weight. If no weight is known, `other` and `cell` are returned."""
     if not names:
         return other, cell
     group = _group(names[0], groups)
@@ -164,7 +164,7 @@ _MOST_NAMED = 8
 
 
 def _group(name: str, groups: Mapping[str, str]) -> str:
-    """The group of a weight. Of one that lowering has replaced, it is the group of its module."""
+    """The group of a weight. If lowering has replaced the weight, the group of its module."""
     if name in groups:
         return groups[name]
     around = [group for group in groups.values() if name.startswith(f"{group}.")]
@@ -176,7 +176,7 @@ def _below(group: str, name: str) -> str:
 
 
 def _grouped(cells: Iterable[tuple[str, Cell]], groups: Mapping[str, str]) -> list[Group]:
-    """Groups of cells. A module has the same colour in each treemap, and neighbours by name have different ones."""
+    """Groups of cells. A module has the same colour in each treemap. Neighbours by name have different colours."""
     by_group: dict[str, list[Cell]] = {}
     for group, cell in cells:
         by_group.setdefault(group, []).append(cell)

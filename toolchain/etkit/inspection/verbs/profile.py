@@ -60,7 +60,7 @@ def run(options: argparse.Namespace) -> int:
     from etbuild.surroundings.library_output import library_messages_off
 
     _check(options)
-    options.restart()  # a crash of the runtime is then an error that says so
+    options.restart()  # then a crash of the runtime is reported as an error
     with _program(options) as program:
         with library_messages_off():
             from etbuild.runtime import program_files
@@ -77,7 +77,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> None:
-    """Refuses options that say nothing together."""
+    """Refuses options that do not go together."""
     if options.dump is not None and options.etdump is not None:
         raise InputError.of("--etdump writes what the runtime records, and --from records nothing", "leave one out")
     if options.dump is not None and options.inputs:
@@ -97,7 +97,7 @@ def _is_program(target: Path) -> bool:
 
 @contextmanager
 def _program(options: argparse.Namespace) -> Iterator[Path]:
-    """The `.pte`. That of a manifest is built into a directory that is removed at the end."""
+    """The `.pte` to run. If the target is a manifest, it is built into a directory that is removed at the end."""
     if _is_program(options.target):
         yield options.target
         return
@@ -109,7 +109,7 @@ def _program(options: argparse.Namespace) -> Iterator[Path]:
     plan = from_manifest(loaded.data)
     with tempfile.TemporaryDirectory() as scratch:
         directory = Path(scratch)
-        with locating(loaded.positions):  # origins: the files that say where the instructions come from
+        with locating(loaded.positions):  # `origins` has files that say where the instructions come from
             program = build_into(options, options.target, plan, directory, origins=directory)
         yield program
 
@@ -195,7 +195,7 @@ def _write_page(path: Path, files: ProgramFiles, lowering: LoweringFacts | None,
     if lowering is not None and reported:
         try:
             shown = of_build.shown(program.parent, program.stem, lowering, _lines(program))
-        except (LookupError, TypeError, ValueError) as error:  # the file may name anything
+        except (LookupError, TypeError, ValueError) as error:  # the file may have any content
             raise InputError.of(f"{program.with_suffix('.lowering.json')}: the file is damaged: {error!r}") from error
     else:
         shown = of_file.shown(program)

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from etbuild.results import Index
 
 MAX_BYTES = 16 << 20
-"""A compiler needs about a minute and 2 GB for more. Applications map larger files instead."""
+"""Bytes. For more, a compiler needs about a minute and 2 GB. Applications map larger files instead."""
 
-_ALIGNMENT = 4096  # bytes; the alignment of any segment in a file is at most that of a page
+_ALIGNMENT = 4096  # bytes of a page: no segment of a file needs a larger alignment
 _WORDS = 12  # words in a line
 
 

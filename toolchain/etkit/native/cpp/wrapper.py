@@ -44,14 +44,14 @@ _NO_NAMESPACES = _RESERVED | {"etbuild", "executorch", "linux", "main", "std", "
 
 
 def class_name(program: str) -> str:
-    """`tiny_lm` as `TinyLm`. Other characters than letters and digits end a word."""
+    """The name of a program's class: `TinyLm` for `tiny_lm`. Characters other than letters and digits end a word."""
     words = re.findall(r"[A-Za-z0-9]+", program)
     name = "".join(word[0].upper() + word[1:] for word in words)
     return f"Program{name}" if not name or name[0].isdigit() else name
 
 
 def file_stem(program: str) -> str:
-    """The name of a program as that of a header and of a namespace: `net.ios` as `net_ios`."""
+    """The name of a program's header and namespace: `net_ios` for `net.ios`."""
     stem = re.sub(r"[^A-Za-z0-9]+", "_", program).strip("_")
     return f"program_{stem}".rstrip("_") if not stem or stem[0].isdigit() or stem in _NO_NAMESPACES else stem
 
@@ -180,7 +180,7 @@ def _output_type(method: str, value: Mapping[str, Any]) -> str:
 
 
 def _value(method: str, value: Mapping[str, Any]) -> str:
-    """The expression for an argument that is not a tensor. A program has it as a constant, and takes no other."""
+    """The expression for an argument that is not a tensor. It is a constant of the program."""
     if value["type"] == "null":
         return ""
     if value["type"] not in _LITERALS:

@@ -17,7 +17,7 @@ from etbuild.manifest import yaml_document
 from etkit.native.kernels.program_kernels import DTYPES, Kernels, dtype_name
 
 ALL = "default"
-"""The key of a kernel for all dtypes."""
+"""The key of a kernel that takes all dtypes."""
 _ALWAYS = frozenset({"aten::_local_scalar_dense", "aten::sym_numel", "aten::sym_size.int"})
 _PRIMITIVE = "executorch_prim::"
 """ExecuTorch's core library registers kernels of these operators itself (`kernels/prim_ops/register_prim_ops.cpp`)."""
@@ -30,7 +30,7 @@ class KernelSet:
     Attributes:
         name: The set's name, for messages.
         kernels: For each operator the dtypes that its kernel takes; None: all dtypes.
-        whole: It has a kernel for every operator.
+        whole: Whether it has a kernel for every operator.
     """
 
     name: str
@@ -38,7 +38,7 @@ class KernelSet:
     whole: bool = False
 
     def lacking(self, operator: str, dtypes: frozenset[str]) -> frozenset[str] | None:
-        """The dtypes that its kernel of the operator does not take; None if there is no kernel."""
+        """Those of `dtypes` that its kernel for an operator does not take; None if it has no kernel."""
         if self.whole or operator in _ALWAYS or operator.startswith(_PRIMITIVE):
             return frozenset()
         if operator not in self.kernels:
@@ -99,7 +99,7 @@ def of_runtime() -> KernelSet:
         for place in (spec and spec.submodule_search_locations) or ():
             library = Path(place) / "lib/libexecutorch_kernels_quantized.so"
             if library.exists():
-                ctypes.CDLL(str(library))  # registers its kernels
+                ctypes.CDLL(str(library))  # loading the library registers its kernels
         names = _C._get_operator_names()
     except (ImportError, OSError, AttributeError) as error:
         raise InputError.of(f"the installed executorch has no runtime whose kernels can be listed: {error}") from None
@@ -129,7 +129,7 @@ def check(programs: Iterable[Needed], available: Iterable[KernelSet]) -> None:
 
 
 def _lacking(operator: str, dtypes: frozenset[str], available: list[KernelSet]) -> tuple[str, ...] | None:
-    """The dtypes that no set has; () if no set has the operator; None if nothing is missing."""
+    """The dtypes that no set takes; () if no set has the operator; None if nothing is missing."""
     found = [lacking for each in available if (lacking := each.lacking(operator, dtypes)) is not None]
     if not found:
         return ()
@@ -154,9 +154,10 @@ def _of_selection(name: str, data: dict[str, Any]) -> KernelSet:
 
 
 def _dtypes(keys: list[str]) -> frozenset[str] | None:
-    """The dtypes of an operator's keys. `v1/6;0,1|6;0,1` has a number for each tensor, and its order of dimensions.
+    """The dtypes in an operator's keys; None for all. `v1/6;0,1|6;0,1` has the dtype's number and the order of
+    dimensions of each tensor.
 
-    ExecuTorch's build keeps the code of a kernel for a dtype if one of the keys has it.
+    ExecuTorch's build keeps a kernel's code for a dtype if any key has it.
     """
     if ALL in keys:
         return None
@@ -165,7 +166,8 @@ def _dtypes(keys: list[str]) -> frozenset[str] | None:
 
 
 def _of_function(entry: dict[str, Any]) -> tuple[str, frozenset[str] | None]:
-    """One entry of a list of kernels: `op: add.out` or `func: my::add.out(Tensor a, ...) -> ...`, and its `kernels`."""
+    """The operator and the dtypes, None for all, of an entry in a list of kernels. It has `kernels`, and `op: add.out`
+    or `func: my::add.out(Tensor a, ...) -> ...`."""
     aliases = entry.get("type_alias") or {}
     made_for_all = any(not kernel.get("arg_meta") for kernel in entry.get("kernels", [{}]))
     dtypes = frozenset(DTYPES[_SCALAR_TYPES.index(dtype)] for names in aliases.values() for dtype in names)

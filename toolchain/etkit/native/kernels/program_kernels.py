@@ -28,7 +28,7 @@ DTYPES = (
     *("quint4x2", "quint2x4", "bits1x8", "bits2x4", "bits4x2", "bits8", "bits16"),
     *("float8_e5m2", "float8_e4m3fn", "float8_e5m2fnuz", "float8_e4m3fnuz", "uint16", "uint32", "uint64"),
 )
-"""The dtypes by their number in a program and in the keys of kernels."""
+"""The names of dtypes. The index is the number of the dtype in programs and in keys of kernels."""
 
 
 def dtype_name(number: int) -> str:
@@ -87,7 +87,7 @@ def _dtypes(values: list[tuple[int, Table]], indices: list[int]) -> Iterator[str
         if kind == _TENSOR:
             yield dtype_name(flatbuffer.number(value, 0, Int8Flags))
         elif kind in _LISTS:
-            # A list holds indices of tensors. A list in a list would be damage.
+            # A list holds indices of tensors. A list in a list would mean that the file is damaged.
             listed = flatbuffer.numbers(value, 0)
             yield from _dtypes(
                 values, [each for each in listed if values[each : each + 1] and values[each][0] == _TENSOR]

@@ -1,7 +1,6 @@
 """Writes C++ that registers the kernels of a selection and no others.
 
-ExecuTorch's own code generator makes the registration, without PyTorch. The templates that it fills are not in
-ExecuTorch's wheel: they are here.
+ExecuTorch's own code generator makes it, without PyTorch. The templates are here: ExecuTorch's wheel has none.
 """
 
 from __future__ import annotations
@@ -26,17 +25,17 @@ from etkit.native.kernels import kernel_sets
 from etkit.native.kernels.kernel_sets import KernelSet
 
 SOURCE = "RegisterCodegenUnboxedKernelsEverything.cpp"
-"""Registers the kernels when the library is loaded."""
+"""The file that registers the kernels when the library is loaded."""
 DECLARATIONS = "NativeFunctions.h"
-"""Declares the functions of the kernels; `SOURCE` includes it."""
+"""The file that declares the functions of the kernels. `SOURCE` includes it."""
 DTYPES = "selected_op_variants.h"
-"""The dtypes of each operator. Portable kernels include it if `EXECUTORCH_SELECTIVE_BUILD_DTYPE` is defined."""
+"""The file with the dtypes of operators. With `EXECUTORCH_SELECTIVE_BUILD_DTYPE`, portable kernels include it."""
 FILES = (SOURCE, DECLARATIONS, DTYPES)
 
 _LISTS = ("kernels/portable/functions.yaml", "kernels/quantized/quantized.yaml")
 _REGISTERED = re.compile(r'^\s*Kernel\(\s*"([^"]+)"', re.MULTILINE)
 
-# What ExecuTorch's portable kernels compute some dtypes in.
+# For some dtypes, the dtype in which ExecuTorch's portable kernels compute.
 _HALVES, _HALVES_COMPUTED_IN = {"float16", "bfloat16"}, "float32"
 _INTEGERS, _INTEGERS_COMPUTED_IN = (
     {*(f"{sign}int{n}" for sign in ("", "u") for n in (8, 16, 32, 64)), "bool"},
@@ -100,7 +99,7 @@ ${headers}
 
 ${nativeFunctions_declarations}
 """,
-    # The generator writes these too. The registration includes neither.
+    # Files that the generator also writes, and that the registration does not include.
     "Functions.h": "",
     "RegisterKernels.h": "",
 }
@@ -111,8 +110,8 @@ def make(selection: Path, lists: Sequence[Path]) -> dict[str, bytes]:
 
     Args:
         selection: A `selected_operators.yaml`.
-        lists: The kernels that there are, in the form of `functions.yaml`. Of several kernels for one operator, the one
-            in the first list is taken. Empty: ExecuTorch's portable and quantized kernels.
+        lists: The available kernels, in the form of `functions.yaml`. Of several kernels for one operator, the one in
+            the first list is taken. Empty: ExecuTorch's portable and quantized kernels.
 
     Returns:
         The contents by name: those of `FILES`.
@@ -162,7 +161,7 @@ def _lists_of_executorch() -> list[Path]:
 
 
 def _check(selection: Path, selected: dict[str, Any], chosen: KernelSet, available: Sequence[KernelSet]) -> None:
-    """Checks that the first list with an operator of the selection has what it needs: that kernel is registered.
+    """Checks that the first list with an operator of the selection has the needed dtypes: its kernel is registered.
 
     Messages name the programs that call the operator.
     """
@@ -198,7 +197,7 @@ def _entries(lists: Sequence[Path], chosen: KernelSet) -> dict[str, Any]:
 
 
 def _by_name(entries: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Splits entries into groups without two operators of one name: the generator knows no namespaces. At least one."""
+    """Splits entries into one or more groups without two operators of one name: the generator knows no namespaces."""
     groups: list[dict[str, Any]] = [{}]
     of_name = Counter[str]()
     for operator, entry in entries.items():
@@ -220,7 +219,7 @@ def _generate(
         entries: The entries by operator.
         keys: The dtypes of operators, as `et_kernel_metadata` has them; those of other operators get all their kernels.
         lists: The files that the entries come from, for messages.
-        number: Differs for other parts of `SOURCE`.
+        number: A number that is different for each part of `SOURCE`.
     """
     import torchgen
     from executorch.codegen import gen
@@ -234,7 +233,7 @@ def _generate(
             made.mkdir()
             for name, template in _TEMPLATES.items():
                 (place / "templates" / name).write_text(template.replace("$number", str(number or "")))
-            # One entry a line: errors of the generator name the line.
+            # Each entry has a line: errors of the generator name the line.
             (place / "functions.yaml").write_text("".join(f"- {json.dumps(entry)}\n" for entry in entries.values()))
             selection = {"include_all_operators": True, "et_kernel_metadata": keys}
             (place / "selection.yaml").write_text(json.dumps(selection))
@@ -249,7 +248,7 @@ def _generate(
             sys.argv = ["gen", *(f"--{name}={value}" for name, value in options.items())]
             gen.main()
             texts = {name: (made / name).read_text() for name in (SOURCE, DECLARATIONS)}
-    except (Exception, SystemExit) as error:  # it asserts, and has no errors of its own
+    except (Exception, SystemExit) as error:  # the generator uses assertions, and has no error class
         if found := re.search(r"functions\.yaml:(\d+)", str(error)):
             raise InputError.of(
                 f"ExecuTorch's generator refuses the kernel of `{list(entries)[int(found[1]) - 1]}`",
@@ -263,7 +262,7 @@ def _generate(
 def _dtypes(chosen: KernelSet) -> str:
     """The content of `DTYPES`.
 
-    ExecuTorch's tool for it knows no dtypes that kernels compute in, and GCC makes larger code of what it writes.
+    ExecuTorch's own tool ignores the dtypes in which kernels compute, and GCC makes larger code from its result.
     """
     cases = []
     for operator, dtypes in sorted(chosen.kernels.items()):

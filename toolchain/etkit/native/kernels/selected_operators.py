@@ -1,6 +1,6 @@
 """Writes the operators of programs as `selected_operators.yaml`, which ExecuTorch's selective build reads.
 
-ExecuTorch and torchgen make the content. They do it without PyTorch.
+ExecuTorch and torchgen make the content, without PyTorch.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ def _of_program(path: Path) -> dict[str, Any]:
     from executorch.codegen.tools import gen_oplist
 
     try:
-        with temporary("kernels") as scratch, contextlib.redirect_stdout(io.StringIO()):  # it prints what it reads
+        with temporary("kernels") as scratch, contextlib.redirect_stdout(io.StringIO()):  # its messages
             made = scratch.path / "selected_operators.yaml"
             gen_oplist.gen_oplist(made, model_file_path=str(path))
             selection: dict[str, Any] = yaml.safe_load(made.read_bytes())
-    except Exception as error:  # its own errors, and those of the native reader
+    except Exception as error:  # errors of Python and of the native reader
         raise BuildError.of(f"{path}: ExecuTorch cannot list its operators: {error}") from error
     for operator in selection.get("operators", {}).values():
         operator["debug_info"] = [path.name]

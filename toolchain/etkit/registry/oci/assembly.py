@@ -1,4 +1,4 @@
-"""Puts the files of programs together in a hidden directory, and lets them appear under their names."""
+"""Assembles the files of programs in a hidden directory, and then moves them to their names."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def publish(
 
     Args:
         programs: The files by name, by the name of the program. The index comes last.
-        store: The directory of their contents, each under its sha256.
+        store: The directory with their contents, each under its sha256.
         staged: The staging directory that has the store.
         directory: Where the files go.
         removed: Files of the directory that are removed.
@@ -69,7 +69,7 @@ def holds_only(directory: Path, names: Collection[str]) -> bool:
 
 
 def take_over(directory: Path, name: str, blob: Descriptor, store: Path) -> bool:
-    """Takes over a file that a directory has under a name, if it is a regular file with the right content.
+    """Puts a file of a directory into the store, if it is a regular file with the right content.
 
     Args:
         directory: The directory.
@@ -78,7 +78,7 @@ def take_over(directory: Path, name: str, blob: Descriptor, store: Path) -> bool
         store: The directory that gets the content under its sha256.
     """
     target = store / blob.sha256
-    if target.exists():  # for another file with the same content
+    if target.exists():  # from another file with the same content
         return True
     try:
         status = (directory / name).lstat()
@@ -108,7 +108,7 @@ def write(path: Path, data: bytes) -> None:
 def beside(path: Path, name: str) -> Path:
     """The path of a file that another one names, in the directory of that other one.
 
-    A build system may put links in place of both. Then the files that they lead to are in one directory.
+    A build system may put links in place of both files. Then the targets of the links are in one directory.
 
     Args:
         path: The other file.
@@ -121,7 +121,7 @@ def beside(path: Path, name: str) -> Path:
     try:
         real = file.resolve(strict=True)
         directories = path.parent.resolve(), path.resolve().parent
-    except (OSError, RuntimeError):  # whoever opens it says why it cannot be read
+    except (OSError, RuntimeError):  # opening it will show why it cannot be read
         return file
     if not any(real.is_relative_to(directory) for directory in directories):
         raise BuildError.of(f"{file}: a link leads out of the directory, to {real}", "put the file itself there")
@@ -130,8 +130,8 @@ def beside(path: Path, name: str) -> Path:
 
 @contextmanager
 def opened(path: Path, blob: Descriptor, hint: str, copied: Path | None = None) -> Iterator[BinaryIO]:
-    """Opens a file. At the end, it, or a copy that was made of it, is compared with the blob that it should be. The
-    hint says what to do if it has other content.
+    """Opens a file. When the context ends, the file, or a copy that was made of it, is compared with a blob. The hint
+    says what to do if the content differs.
 
     Raises:
         BuildError: It cannot be read, or has other content.

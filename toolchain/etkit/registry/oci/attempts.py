@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from etbuild.errors import BuildError
 
 ATTEMPTS = 5
-BACKOFF_SECONDS = 0.5  # before the second attempt; it doubles with each further one
-LONGEST_WAIT_SECONDS = 60  # also if the registry asks for more
-_PROGRESS = 1 << 20  # bytes; an attempt that has transferred so many is the first one again
+BACKOFF_SECONDS = 0.5  # the pause before the second attempt; it doubles for each further one
+LONGEST_WAIT_SECONDS = 60  # even if the registry asks for more
+_PROGRESS = 1 << 20  # bytes; after an attempt that has transferred so many, failures are counted from 0
 
 OnBytes = Callable[[int], None]
-"""Called with a number of bytes that were transferred; with a negative one if they are transferred again."""
+"""Is called with the number of transferred bytes. A negative number means that bytes are transferred again."""
 
 
 @dataclass(frozen=True)
@@ -51,12 +51,12 @@ class Count:
 
 
 def pause(stop: threading.Event, failures: int, asked: float = 0) -> bool:
-    """Waits after a failure: longer each time, or as long as the registry asks. Returns whether `stop` ended it."""
+    """Waits after a failure, longer each time, or as long as the registry asks. Returns whether `stop` ended it."""
     return stop.wait(min(max(asked, BACKOFF_SECONDS * 2 ** (failures - 1)), LONGEST_WAIT_SECONDS))
 
 
 Attempt = AbstractContextManager[None]
-"""One attempt of a transfer: a `with` statement that keeps `Broken`."""
+"""One attempt of a transfer: a context that suppresses `Broken`."""
 
 
 @contextmanager

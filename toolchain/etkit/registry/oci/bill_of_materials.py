@@ -30,15 +30,15 @@ except ImportError:
     raise InputError.of(message, install_hint("sbom")) from None
 
 MEDIA_TYPE = "application/vnd.cyclonedx+json"
-_NAMESPACE = uuid.UUID("8b0c4fd4-6d3c-5a0e-9d5c-3b1a0f4f1b52")  # of these bills
-_FILE_LIST = "rules-executorch:sha256OfFileList"  # not the digest of a wheel
+_NAMESPACE = uuid.UUID("8b0c4fd4-6d3c-5a0e-9d5c-3b1a0f4f1b52")  # the namespace of the serial numbers of these bills
+_FILE_LIST = "rules-executorch:sha256OfFileList"  # the name of the digest, which is not that of a wheel
 
 
 def make(program: Program, index: Index) -> bytes:
     """The bill of materials of a program, as JSON.
 
-    The licenses of packages are those that the packages state which are installed here. A package that is not
-    installed, or in another version, has none.
+    The licenses of packages are those that installed packages state. A package that is not installed here, or has
+    another version here, has none.
 
     Args:
         program: The program.
@@ -110,8 +110,7 @@ def _installed_license(name: str, version: str) -> str | None:
 def _serialized(bom: Bom) -> bytes:
     """The bill as JSON, without the time that the library adds.
 
-    The serial number follows from the rest: equal bills have one, and bills that differ, for instance in the licenses
-    that are known here, have two.
+    The serial number follows from the rest. Two bills have the same one only if they are equal, also in licenses.
     """
     content = json.loads(JsonV1Dot6(bom).output_as_string())
     content["metadata"].pop("timestamp", None)

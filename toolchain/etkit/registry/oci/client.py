@@ -1,4 +1,4 @@
-"""Requests to one repository of a registry: their logins, errors and attempts, and the limits of what comes back.
+"""Requests to one repository of a registry: their logins, errors and attempts, and limits of answers.
 
 A registry may give a token for each kind of access: to read, to write, to mount from another repository. Each kind
 keeps its own token, so that threads that need different ones do not replace each other's.
@@ -41,16 +41,16 @@ if TYPE_CHECKING:
     from typing import Self
 
 PASSING = (429, 500, 502, 503, 504)
-"""The statuses of errors that pass."""
+"""The statuses of temporary errors."""
 
-_LOGINS = 3  # tokens to try for a request
+_LOGINS = 3  # how many tokens are tried for a request
 _SLOWEST = 1000  # bytes in a second
-_NO_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST")  # what OpenSSL says of an answer that is not TLS
+_NO_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST")  # OpenSSL's reasons for an answer that is not TLS
 _UNKNOWN_AUTHORITY = (18, 19, 20, 21)  # OpenSSL's codes of certificates that no known authority has signed
 
 
 class NoAccess(InputError):
-    """The registry wants a login, or does not allow this one to do something."""
+    """The registry wants a login, or the login does not have a right."""
 
 
 @dataclass(frozen=True)
@@ -102,15 +102,15 @@ class Client:
         self._origin, self._stall_seconds = origin(base), access.stall_seconds
         self._lock = threading.Lock()
         self._basic: Login | None = None
-        """The user's login, for a registry that wants a name and a password."""
+        """The user's login, if the registry wants a name and a password."""
         self._tokens: dict[str, str] = {}
         self._challenges: dict[str, dict[str, str | None]] = {}
         """The last challenge by the kind of access. It says where to get a token."""
         self._adapter = Adapter(base, access.stall_seconds, self.stop)
-        logging.getLogger("urllib3").setLevel(logging.ERROR)  # it warns if there are more threads than connections
+        logging.getLogger("urllib3").setLevel(logging.ERROR)  # its warning: more threads than connections
         self._session = requests.Session()
         self._verify: bool | str = str(access.ca_file) if access.ca_file else True
-        self._session.auth = lambda request: request  # or else a login of ~/.netrc would replace that of Docker
+        self._session.auth = lambda request: request  # otherwise a login of ~/.netrc would replace that of Docker
         for scheme in ("http://", "https://"):
             self._session.mount(scheme, self._adapter)
         try:
@@ -163,7 +163,7 @@ class Client:
                 write, as the method says.
 
         Raises:
-            Broken: The body is no bytes, and was not sent whole or with a login that has ended.
+            Broken: The body is not bytes, and it was not sent whole, or its login has expired.
             InputError: The registry wants a login, or does not allow this.
             BuildError: The registry does not answer.
         """
@@ -188,10 +188,10 @@ class Client:
             address: Its address, relative to the repository or whole.
             headers: The headers of the request.
             limit: Its largest size in bytes.
-            also: Answers that are expected besides `OK`.
+            also: Statuses that are expected besides `OK`.
 
         Raises:
-            EtbuildError: It does not come, or is larger.
+            EtbuildError: The registry does not send it, or it is too large.
         """
         for again in self.attempts(Count(), f"{address} cannot be fetched"):
             with again, self.request("GET", address, headers, stream=True) as response:
@@ -240,7 +240,7 @@ class Client:
             raise BuildError.of(f"{self}: {response.request.method}: {answer(response)}")
 
     def address(self, location: str, base: str | None = None) -> str:
-        """The whole address of a header that names one, which may be relative: to `base`, or else to the repository.
+        """The whole address in a header. It may be relative to `base`, or if there is none, to the repository.
 
         Raises:
             BuildError: It is not an address.
@@ -252,7 +252,7 @@ class Client:
 
     @contextmanager
     def _errors(self, what: str, broken: bool = False) -> Iterator[None]:
-        """Converts errors of the network. With `broken`, the caller can go on after those that pass."""
+        """Converts errors of the network. With `broken`, temporary errors become `Broken`: the caller can go on."""
         try:
             yield
         except ERRORS as error:
@@ -262,17 +262,17 @@ class Client:
             raise BuildError.of(f"{self}: {what}: {reason(error)}", _tls_hint(error) if is_tls else None) from error
 
     def _send(self, method: str, url: str, **options: Any) -> requests.Response:
-        """Sends a request, and repeats it after errors that pass, unless its body is a stream."""
+        """Sends a request, and repeats it after temporary errors, unless its body is a stream."""
         failures = attempts.ATTEMPTS if _is_stream(options.get("data")) else 1
         while True:
             asked = 0.0
             try:
-                # Not as an attribute of the session: there $REQUESTS_CA_BUNDLE would come first.
+                # As an argument: over an attribute of the session, $REQUESTS_CA_BUNDLE would take precedence.
                 response = self._session.request(method, url, verify=self._verify, **options)
                 if response.status_code not in PASSING or failures >= attempts.ATTEMPTS:
                     return response
                 response.close()
-                with suppress(InvalidHeader, ValueError, OverflowError):  # neither a number of seconds nor a date
+                with suppress(InvalidHeader, ValueError, OverflowError):  # not seconds, nor a date
                     asked = Retry().get_retry_after(response) or 0
             except (requests.ConnectionError, requests.Timeout) as error:
                 if failures >= attempts.ATTEMPTS or isinstance(error, requests.exceptions.SSLError):
@@ -282,9 +282,9 @@ class Client:
             failures += 1
 
     def _send_with_login(self, kind: str, method: str, url: str, options: dict[str, Any]) -> requests.Response:
-        """Sends a request with the login that it needs: the one for its kind of access.
+        """Sends a request with the login for its kind of access.
 
-        If the body is a stream, and the login has ended, it raises `Broken`, and the next request has a new login.
+        If the body is a stream, and the login has expired, it raises `Broken`. The next request has a new login.
         """
         with self._lock:
             if kind in self._challenges and kind not in self._tokens:
@@ -305,22 +305,22 @@ class Client:
         return response
 
     def _authorization(self, kind: str) -> dict[str, str]:
-        """The header of a login that is known: a name and a password, or the token for a kind of access."""
+        """The header of a known login: a name and a password, or the token for a kind of access."""
         if self._basic:
             return _basic(self._basic)
         token = self._tokens.get(kind)
         return {"Authorization": f"Bearer {token}"} if token else {}
 
     def _log_in_again(self, refused: requests.Response, kind: str, login: dict[str, str]) -> bool:
-        """Asks for another token after a refused answer, for a kind of access. Returns whether there is one: a name and
-        a password would be refused again. `login` is the refused header.
+        """Gets another login for a kind of access after a refusal. Returns whether there is one: a name and a password
+        would be refused again. `login` is the refused header.
 
-        Only the registry itself may name the server of tokens, not one to which it has led. If it names none, the one
-        of its last challenge is asked."""
+        Only the registry itself may name the token server, not a server to which it has redirected. If it names none,
+        the one of its last challenge is asked."""
         if origin(refused.url) != self._origin:
             return False
         with self._lock:
-            if self._authorization(kind) != login:  # another thread has a new one
+            if self._authorization(kind) != login:  # another thread has got a new login
                 return True
             if self._basic:
                 return False
@@ -332,7 +332,7 @@ class Client:
             return bool(self._basic) or self._renew(kind)
 
     def _can_log_in(self, scheme: str) -> bool:
-        """Takes the user's login. Returns whether there is one; a registry with tokens may give one to anybody."""
+        """Takes the user's login. Returns whether a login is possible: a registry may give tokens to anybody."""
         login = self._login
         if scheme != "basic":
             return True
@@ -342,11 +342,11 @@ class Client:
 
     @functools.cached_property
     def _login(self) -> Login | None:
-        """The user's login. It is looked for only if the registry wants one."""
+        """The user's login. It is read only if the registry wants one."""
         return logins.find(self.reference.registry)
 
     def _renew(self, kind: str) -> bool:
-        """Asks for a token for a kind of access, as its last challenge says. Returns whether there is one."""
+        """Asks for a token for a kind of access, as the last challenge says. Returns whether there is a token."""
         challenge = self._challenges.get(kind)
         if challenge is None:
             return False
@@ -358,7 +358,7 @@ class Client:
         return bool(token)
 
     def _token(self, challenge: dict[str, str | None]) -> str | None:
-        """Asks for a token; None if the server of tokens gives none.
+        """Asks for a token; None if the token server gives none.
 
         https://distribution.github.io/distribution/spec/auth/token/ and .../oauth/ describe the requests."""
         realm = challenge["realm"] or ""
@@ -376,12 +376,12 @@ class Client:
         content = response.json()
         token: str | None = content.get("token") or content.get("access_token")
         if token:
-            token.encode("ascii")  # it becomes a header
+            token.encode("ascii")  # the token becomes a header
         return token
 
 
 def _tls_hint(error: Exception) -> str | None:
-    """What to do about an error of TLS, by what OpenSSL says."""
+    """The hint for an error of TLS, from OpenSSL's reason."""
     inner = [each.reason for each in error.args if isinstance(each, MaxRetryError)]
     found = [each for one in [error, *inner] if one is not None for each in [*chain(one), *one.args]]
     of_tls = next((each for each in found if isinstance(each, ssl.SSLError)), None)
@@ -402,10 +402,10 @@ def _basic(login: Login) -> dict[str, str]:
 
 
 def _challenge(refused: requests.Response) -> tuple[str, dict[str, str | None]]:
-    """The scheme of the first challenge that can be met, and its parameters. Both may be empty.
+    """The scheme and the parameters of the first challenge that this client can answer. Both may be empty.
 
-    https://www.rfc-editor.org/rfc/rfc9110#name-www-authenticate describes the header, which may list several. Refuses
-    other logins only, such as Digest: their `realm` is no address."""
+    https://www.rfc-editor.org/rfc/rfc9110#name-www-authenticate describes the header, which may list several. Refuses a
+    header with only other schemes, such as Digest: their `realm` is not an address."""
     items = parse_list_header(refused.headers.get("Www-Authenticate", ""))
     for number, item in enumerate(items):
         scheme, _, first = item.partition(" ")
@@ -424,8 +424,8 @@ _RELATION = re.compile(r""";\s*rel\s*=\s*["']?([^"';]*)""", re.IGNORECASE)
 def _next(header: str) -> str | None:
     """The address of the next part that a header `Link` names; None if there is none.
 
-    `requests` overlooks links with several relations, with a semicolon in the address, or with `REL`. A list would be
-    read in part then, without an error.
+    `requests` overlooks links with several relations, with a semicolon in the address, or with `REL`. With it, a list
+    would be cut without an error.
     """
     for address, parameters in _LINK.findall(header):
         relation = _RELATION.search(parameters)

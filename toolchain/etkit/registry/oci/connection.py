@@ -1,4 +1,4 @@
-"""The connections to a registry: TLS, redirects, who gets which login, and limits of size and time."""
+"""The connections to a registry: TLS, redirects, which server gets a login, and limits of size and time."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import HTTPError
 
 ERRORS = (requests.RequestException, HTTPError, OSError, ValueError, OverflowError)
-"""What the libraries raise if a request fails; the last two for a damaged address or date."""
+"""The errors of the libraries if a request fails. The last two are for a damaged address or date."""
 
 BLOCK = 1 << 20
-"""The bytes of a step; urllib3's own are 16 kB, which costs a tenth of the speed."""
+"""The bytes of a step. urllib3's default of 16 kB is a tenth slower."""
 
 _CONNECT_SECONDS = 10.0
-_SHORT_BYTES = 1 << 20  # of an answer that is no document
+_SHORT_BYTES = 1 << 20  # the largest answer that is not a document
 
 
 def origin(url: str) -> str:
@@ -43,9 +43,9 @@ def origin(url: str) -> str:
 
 
 class _Watch(threading.Thread):
-    """Breaks off connections on which other threads wait: all after the event `stop`, and those that are late.
+    """Breaks connections on which other threads wait: late ones, and all of them after the event `stop`.
 
-    The timeout of a socket begins again with each byte, so it ends no handshake and no headers that drip."""
+    The timeout of a socket starts again with each byte, so it never ends a slow handshake or slow headers."""
 
     def __init__(self, stop: threading.Event, every_seconds: float) -> None:
         super().__init__(daemon=True)
@@ -67,15 +67,15 @@ class _Watch(threading.Thread):
             with self._lock:
                 late = [each for each in self._open if ended or each.until < time.monotonic()]
             for connection in late:
-                with suppress(OSError, AttributeError):  # it may be closed just now
+                with suppress(OSError, AttributeError):  # another thread may just have closed it
                     (connection.handshake or connection.sock).shutdown(socket.SHUT_RDWR)
 
 
 class _Watched:
-    """The part of a connection that its `_Watch` needs.
+    """What a `_Watch` needs of a connection.
 
     Attributes:
-        until: The time when the handshake or the headers are late.
+        until: The time from which the handshake or the headers are late.
         handshake: A copy of the socket until the connection is made: TLS takes the descriptor of the socket away.
     """
 
@@ -113,7 +113,7 @@ class _Watched:
             yield
         finally:
             self.until = math.inf
-            if time.monotonic() > until:  # what was read by then may look like a whole answer
+            if time.monotonic() > until:  # a broken answer may look like a whole one
                 raise TimeoutError("timed out")
 
 
@@ -170,7 +170,7 @@ class Adapter(HTTPAdapter):  # type: ignore[misc]
         return response if stream and response.status_code < HTTPStatus.MULTIPLE_CHOICES else self._short(response)
 
     def _short(self, response: requests.Response) -> requests.Response:
-        """An answer whose body is read. What is above the limit, or comes too late, is left out."""
+        """Reads the body of an answer. What exceeds the limit, or comes too late, is left out."""
         data, until = bytearray(), time.monotonic() + self._seconds
         with closing(response.raw):
             try:
@@ -187,7 +187,7 @@ class Adapter(HTTPAdapter):  # type: ignore[misc]
 
 
 def reason(error: BaseException) -> str:
-    """The innermost cause of a network error, without the objects that the libraries print."""
+    """The text of the innermost cause of a network error, without the objects that the libraries print."""
     while True:
         inner = getattr(error, "reason", None)
         if not isinstance(inner, BaseException):

@@ -1,4 +1,4 @@
-"""Deltas: what a device that has some programs must fetch to have others, as a directory that can be applied there.
+"""Deltas: what a device with some programs must fetch to get others, as a directory that can be applied on the device.
 
 delta.json             what becomes of each file
 blobs/sha256/1234...   the files and patches that the device does not have
@@ -26,13 +26,13 @@ _NAME = "delta.json"
 _BLOBS = "blobs/sha256"
 _WANTED = json_file.Format("a delta", "delta", "make it with `etbuild delta`")
 LARGEST_PATCHED = 64 << 20
-"""The largest program that gets a patch, in bytes. Making a patch takes seventeen times its size of memory."""
+"""The largest program that gets a patch, in bytes. Making a patch needs memory of seventeen times this size."""
 
 Delta = dict[str, Any]
 """JSON data that fits `schemas/delta.schema.json`."""
 
 Contents = dict[str, bytes | Descriptor]
-"""The contents that a device does not have, by sha256: patches, and files of the new programs."""
+"""The contents that a device lacks, by sha256: patches, and files of the new programs."""
 
 
 def make(before: Place, after: Place, patches: bool, partial: bool = False) -> tuple[Delta, Contents]:
@@ -41,8 +41,8 @@ def make(before: Place, after: Place, patches: bool, partial: bool = False) -> t
     Args:
         before: What the device has.
         after: What it should have.
-        patches: Whether to make patches of programs (`.pte`), where a patch has less than half of their size.
-        partial: Whether the device keeps the programs that `after` does not have.
+        patches: Whether to make patches of programs (`.pte`) if a patch has less than half of the program's size.
+        partial: Whether the device keeps programs that `after` does not have.
 
     Returns:
         The delta, and the contents that the device does not have.
@@ -90,7 +90,7 @@ def make(before: Place, after: Place, patches: bool, partial: bool = False) -> t
 
 
 def _change(before: Package, after: Package, program: Program) -> dict[str, Any] | None:
-    """What differs in a program that both places have; None if nothing does, or if the device does not have it."""
+    """The differences of a program that both places have; None if there are none, or if the device does not have it."""
     known = next((each for each in before.programs if each.name == program.name), None)
     if known is None or known.index.sha256 == program.index.sha256:
         return None
@@ -119,7 +119,7 @@ def has_library() -> bool:
 
 
 def _patch(before: Place, after: Place, old: Descriptor, new: Descriptor) -> bytes | None:
-    """A patch for a file; None if it would not be worth it."""
+    """A patch for a file; None if it would save too little."""
     import bsdiff4
 
     if max(old.size, new.size) > LARGEST_PATCHED:
@@ -162,7 +162,7 @@ def _is_ours(directory: Path) -> bool:
 
 
 def apply(source: Path, directory: Path) -> Delta:
-    """Applies a delta to a directory of programs. Nothing changes there until every file has its digest.
+    """Applies a delta to a directory of programs. Nothing changes in the directory until every file has its digest.
 
     Args:
         source: The directory of the delta.
@@ -200,7 +200,7 @@ def _files(name: str, entries: dict[str, Any], source: Path) -> dict[str, Descri
 
 
 def _removed(delta: Delta, source: Path, directory: Path, checked: Path) -> list[str]:
-    """The files of programs that are removed. Those that are there must be the ones that the delta is for."""
+    """The files of removed programs. Files that exist must be those that the delta is for."""
     names: list[str] = []
     checked.mkdir()
     for name, entries in delta.get("removed", {}).items():
@@ -209,13 +209,13 @@ def _removed(delta: Delta, source: Path, directory: Path, checked: Path) -> list
         for file, entry in entries.items():
             package.check_name(file, name, str(source))
             if os.path.lexists(directory / file):
-                _take_over(directory, {"file": file, **entry}, checked).unlink()  # the next file is looked at itself
+                _take_over(directory, {"file": file, **entry}, checked).unlink()  # an equal file is checked, too
                 names.append(file)
     return names
 
 
 def _bring(source: Path, directory: Path, store: Path, name: str, entry: dict[str, Any]) -> None:
-    """Brings the content of a file into the store: from the device, from the delta, or by a patch."""
+    """Puts the content of a file into the store: from the device, from the delta, or by a patch."""
     blob = _blob(entry)
     if entry["how"] == "fetch":
         _copy(source, blob, store)
@@ -231,7 +231,7 @@ def _bring(source: Path, directory: Path, store: Path, name: str, entry: dict[st
 
 
 def _take_over(directory: Path, base: dict[str, Any], store: Path) -> Path:
-    """Takes over a file of the device, which must be the one that the delta is for. Returns its place in the store."""
+    """Puts a file of the device, which the delta must be for, into the store. Returns its path there."""
     blob = _blob(base)
     if not assembly.take_over(directory, base["file"], blob, store):
         message = f"{directory}: `{base['file'][:100]}` is not the file that the delta is for"
@@ -240,7 +240,7 @@ def _take_over(directory: Path, base: dict[str, Any], store: Path) -> Path:
 
 
 def patched(old: bytes, patch: bytes, blob: Descriptor, name: str) -> bytes:
-    """The content that a patch makes from another one.
+    """Applies a patch. Returns the new content.
 
     Args:
         old: The content that the patch is for.
@@ -279,7 +279,7 @@ def _check_patch(data: bytes, size: int, name: str) -> None:
         unpack = bz2.BZ2Decompressor()
         try:
             fits = fits and len(unpack.decompress(data[begin:end], max_length=limit + 1)) <= limit
-            fits = fits and unpack.eof and not unpack.unused_data  # the library would unpack what follows, too
+            fits = fits and unpack.eof and not unpack.unused_data  # the library would also unpack what follows
         except (OSError, ValueError, EOFError):
             fits = False
     if not fits:
@@ -287,6 +287,6 @@ def _check_patch(data: bytes, size: int, name: str) -> None:
 
 
 def _copy(source: Path, blob: Descriptor, store: Path) -> Path:
-    """Copies a content of the delta into the store. Returns its place there."""
+    """Copies a content of the delta into the store. Returns its path there."""
     assembly.copy(source / _BLOBS / blob.sha256, blob, store / blob.sha256, "make the delta again")
     return store / blob.sha256

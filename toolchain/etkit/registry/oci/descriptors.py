@@ -13,10 +13,10 @@ MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 
 
 def document(data: Mapping[str, Any]) -> bytes:
-    """JSON as the tools for registries write it, which are Go programs.
+    """JSON in the form of registry tools, which are Go programs.
 
-    skopeo parses an image index and writes it again when it copies one. Its digest stays only if these bytes are those
-    that Go writes: no white space, keys in the order of the specification (the caller's), and some escapes.
+    When skopeo copies an image index, it parses it and writes it again. The digest stays only if the bytes are those of
+    Go: no white space, keys in the order of the specification (from the caller), and some escapes.
     """
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return text.translate({ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}).encode()

@@ -17,7 +17,7 @@ from etkit.registry.oci.registry import Repository
 from etkit.svg import COLOURS, document, text
 from etkit.tables import size
 
-_REFERRERS = re.compile("sha256-[0-9a-f]{64}")  # tags that list what refers to a manifest
+_REFERRERS = re.compile("sha256-[0-9a-f]{64}")  # such tags name lists of what refers to a manifest
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def read(repository: Repository, jobs: int) -> tuple[list[Version], list[str]]:
         jobs: The number of packages to read at the same time.
 
     Returns:
-        The versions: by date if each has one, else by tag. And the tags that name something else than a package.
+        The versions, by date if each has one, otherwise by tag; and the tags that name something other than a package.
 
     Raises:
         InputError: There is no such repository.
@@ -83,7 +83,7 @@ def _natural(name: str) -> list[tuple[int, int, str]]:
     return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d{1,18})", name)]
 
 
-# Plot: a panel for each fact, and a line in it for each program.
+# The plot has a panel for each fact. A panel has a line for each program.
 _PANELS: Mapping[str, Callable[[Facts], float | None]] = {
     "size": lambda each: each.size,
     "operators in delegates": lambda each: each.delegated,

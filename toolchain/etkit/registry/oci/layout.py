@@ -67,7 +67,7 @@ def write_tar(made: PackageFiles, path: Path) -> None:
     def write_to(target: BinaryIO) -> None:
         with tarfile.open(fileobj=target, mode="w|", format=tarfile.PAX_FORMAT) as tar:
             for name, size, file in _files(made):
-                entry = tarfile.TarInfo(name)  # of no user, at time 0, with mode 0644
+                entry = tarfile.TarInfo(name)  # it has no user, the time 0 and the mode 0644
                 entry.size = size
                 tar.addfile(entry, file)
 

@@ -18,7 +18,7 @@ from etbuild.files import json_file, regular_files
 
 _CONFIG_BYTES = 1 << 20
 _HELPER_SECONDS = 60
-_TOKEN_USER = "<token>"  # a helper's name for a user who has an identity token in place of a password
+_TOKEN_USER = "<token>"  # with this user name, a helper says that the password is an identity token
 _NOT_FOUND = "credentials not found in native keychain"  # what helpers print if they have no login
 _DOCKER_HUB = "https://index.docker.io/v1/"
 _DOCKER_HOSTS = ("docker.io", "index.docker.io", "registry-1.docker.io")
@@ -40,15 +40,15 @@ class Login:
 
 
 def api_host(registry: str) -> str:
-    """The host that speaks for a registry. Docker Hub's is not the one of its name."""
+    """The host of a registry's API. Docker Hub's is not the one in its name."""
     return "registry-1.docker.io" if registry in _DOCKER_HOSTS else registry
 
 
 def find(registry: str) -> Login | None:
     """The user's login for a registry; None if there is none.
 
-    The directory of the file is `$DOCKER_CONFIG`, or else `~/.docker`; never both. A credential helper goes before a
-    login in the file, as it does for Docker.
+    The directory of the file is `$DOCKER_CONFIG`, or if that is not set, `~/.docker`. As in Docker, a credential helper
+    takes precedence over a login in the file.
 
     Raises:
         InputError: The file or the answer of a helper cannot be read.
@@ -104,7 +104,7 @@ def _of_file(auths: dict[str, Any], server: str) -> Login | None:
 
 
 def _host(key: str) -> str:
-    """The host of a key: of `https://host/v1/` too."""
+    """The host of a key, which may be a host or an address such as `https://host/v1/`."""
     return re.sub("^https?://", "", key).partition("/")[0]
 
 

@@ -1,7 +1,7 @@
 """Packages: an image index over the manifests of programs. A manifest lists the files of one build as blobs.
 
-The config of a program's manifest is the index of its build. So the digest of a package depends only on the content of
-the programs and on the annotations: it contains no time, host, user or path.
+The config of a program's manifest is the index of its build. A package contains no time, host, user or path. So its
+digest depends only on the content of the programs and on the annotations.
 
 What a registry or a directory says is not trusted. The names, sizes and digests of the files come from the index, and
 the manifest must agree with it.
@@ -37,12 +37,12 @@ LAYER_TYPES = {
 """The media type of a layer, by the kind of its artifact in the index."""
 
 DOCUMENT_BYTES = 4 << 20
-"""The largest manifest. Registries refuse larger ones."""
+"""The largest manifest, in bytes. Registries refuse larger ones."""
 
 HINT = "an index lists this file: build again"
 """What to do if a file of a build has changed."""
 
-_ALL_DOCUMENTS_BYTES = 256 << 20  # the documents of a package that are read; they are kept in memory
+_ALL_DOCUMENTS_BYTES = 256 << 20  # so many bytes of a package's documents are read at most: they stay in memory
 
 _PROGRAM_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,99}(\.[A-Za-z0-9_-]{1,100})?", re.ASCII)
 
@@ -116,7 +116,7 @@ class Package:
 
 @dataclass(frozen=True)
 class PackageFiles:
-    """A package made from builds, and the files that hold its other blobs, by sha256: one of each program."""
+    """A package made from builds, and by sha256 the files that hold its other blobs: one file of each program."""
 
     package: Package
     sources: Mapping[str, Sequence[Path]]
@@ -168,7 +168,7 @@ def make(
 
 
 def _program(content: bytes, index: Index, where: str) -> tuple[Program, dict[str, bytes]]:
-    """The program of an index, which is read from `where`, and the documents that are made for it, by sha256."""
+    """Makes the program of an index, which was read from `where`, and its documents by sha256."""
     _check_index(index, where)
     name = index["name"]
     annotated = {metadata.TITLE: name, **metadata.as_annotations(index["inputs"]["plan"].get("metadata", {}))}
@@ -193,7 +193,7 @@ def _program(content: bytes, index: Index, where: str) -> tuple[Program, dict[st
 
 
 def _statement(program: Program, index: Index, builder: str) -> tuple[Statement, dict[str, bytes]]:
-    """The provenance of a program, and the documents that are made for it, by sha256."""
+    """Makes the provenance of a program, and its documents by sha256."""
     content = document(provenance.statement(index, program.files, builder))
     title = {metadata.TITLE: f"{program.name}.provenance.json"}
     layer = Descriptor.of(provenance.MEDIA_TYPE, content, {**title, _PREDICATE_TYPE: provenance.PREDICATE})
@@ -263,7 +263,8 @@ def read(root: Descriptor, load: Callable[[Descriptor, int], bytes], where: str)
 def read_statements(
     content: Package, manifests: Iterable[Descriptor], load: Callable[[Descriptor, int], bytes], where: str
 ) -> Package:
-    """The package with statements about its programs that are not a part of it. Arguments and errors: as `read`."""
+    """Adds to a package statements about its programs that are stored outside of it. Arguments and errors: as
+    `read`."""
     reading = _Reading(load, where)
     statements = [reading.statement(manifest, reading.manifest(manifest)) for manifest in manifests]
     more = replace(content, statements=statements, documents={**content.documents, **reading.documents})
@@ -296,7 +297,7 @@ class _Reading:
         return self._parsed(manifest, "a program of a package", "package#manifest")
 
     def program(self, manifest: Descriptor, content: Any) -> Program:
-        """The program of a manifest, which must be the one that follows from its index."""
+        """The program of a manifest. The manifest must be the one that follows from the index."""
         config = Descriptor.parse(content["config"])
         index: Index = self._parsed(config, "an index", "index", json_file.MAX_BYTES)
         program, made = _program(self.documents[config.sha256], index, self._where)
@@ -316,7 +317,7 @@ class _Reading:
                 f"{self._where}: `{wrong}` of the manifest of `{program.name}` is not that of its index"
             )
         lock = program.layers[f"{program.name}.lock.json"].sha256
-        self.documents[lock] = made[lock]  # the same bytes as the registry's, so nobody needs to fetch it
+        self.documents[lock] = made[lock]  # equal to the registry's, so it need not be fetched
         return replace(program, manifest=manifest)
 
     def statement(self, manifest: Descriptor, content: Any) -> Statement:
@@ -344,7 +345,7 @@ class _Reading:
 
 
 def _check_sizes(content: Package, where: str) -> None:
-    """Checks that no digest has two sizes."""
+    """Checks that each digest has only one size."""
     sizes: dict[str, int] = {}
     listed = [blob for program in content.programs for blob in (program.manifest, *program.files.values())]
     for blob in [*listed, *(blob for each in content.statements for blob in (each.manifest, *each.blobs))]:
@@ -419,7 +420,7 @@ def check_files(path: Path, name: str, files: Mapping[str, Descriptor], where: s
 
 
 def _check_index(index: Index, where: str) -> None:
-    """Checks the names of an index before they become names of files: a build of this program makes each, and once."""
+    """Checks names in an index before they become names of files: a build of this program makes each, and only once."""
     name = index["name"]
     if not _PROGRAM_NAME.fullmatch(name):
         raise BuildError.of(f"{where}: `{name[:100]}` cannot be the name of a program")

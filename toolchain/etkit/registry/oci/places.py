@@ -23,13 +23,12 @@ if TYPE_CHECKING:
 
 
 class Place(ABC):
-    """Programs, and the contents of their files.
+    """A place with programs, and the contents of their files.
 
     Attributes:
-        name: The place as the user has named it.
+        name: The name of the place, as the user has written it.
         content: The programs.
-        missing: Names of files that a package of the programs has, and this place does not: a build has no lockfile, or
-            one with other bytes.
+        missing: Names of files of a package that this place lacks: a build has no lockfile, or one with other bytes.
         holds_statements: Whether a place of this kind can hold statements about who has built the programs.
     """
 
@@ -51,7 +50,7 @@ class Place(ABC):
 
     @abstractmethod
     def load(self, blob: Descriptor, limit: int) -> bytes:
-        """The content of a file of a program that is no document of the package. It has its digest.
+        """The content of a program's file that is not a document of the package. It has been compared with its digest.
 
         Raises:
             EtbuildError: It has more bytes than the limit, cannot be read, or has other content.
@@ -87,7 +86,7 @@ class _Files(Place):
 
 
 class _Builds(_Files):
-    """Finished builds. Nobody has stated there who has built them."""
+    """Finished builds. They have no statements about who has built them."""
 
     hint = package.HINT
     holds_statements = False
@@ -147,7 +146,7 @@ def opened(name: str, access: Access, accept: Callable[[str], object] | None = N
     Args:
         name: An index, a directory of builds, the directory of a layout, or a reference to a package in a registry.
         access: How to reach a registry.
-        accept: Checks the reference of a package in a registry by its digest, before it is read.
+        accept: Gets the reference by digest of a package in a registry before the package is read. It may refuse it.
 
     Raises:
         InputError: There is no such place, or it holds no programs. `registry.NoSuchPackage`: a registry has no such

@@ -1,4 +1,4 @@
-"""Policies: what `etbuild verify` asks of a program besides digests."""
+"""Policies: what `etbuild verify` requires of a program besides digests."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def check(policy: Policy, programs: list[tuple[Index, list[str]]]) -> None:
 
     Args:
         policy: The policy.
-        programs: For each program the index of its build, and the builders that the statements about it name.
+        programs: For each program the index of its build, and the builders that statements about it name.
 
     Raises:
         CheckError: The policy does not allow one. The error lists all reasons.
@@ -83,7 +83,7 @@ def _builders(policy: dict[str, Any], builders: list[str]) -> Iterator[str]:
 def _fits(builder: str, pattern: str) -> bool:
     """Whether a URI fits a pattern. `*` stands for any text without `/`, `?`, `#` and `@`, and `**` for any text.
 
-    Schemes and hosts are compared as they are written. A URI that goes up in its path fits only itself.
+    Schemes and hosts are compared as they are written. A URI with `.` or `..` in its path fits only an equal pattern.
     """
     if {".", ".."} & set(re.split("[/\\\\]", builder)):
         return builder == pattern

@@ -1,4 +1,4 @@
-"""Provenance: for each program a statement of what it was made from. It follows from the index of its build.
+"""Provenance: for each program, a statement of what it was made from, derived from the index of its build.
 
 A statement is an in-toto statement (https://in-toto.io/Statement/v1) with SLSA's predicate for provenance
 (https://slsa.dev/spec/v1.0/provenance). It holds no time, so equal inputs give equal bytes.
@@ -19,7 +19,7 @@ UNNAMED_BUILDER = "urn:rules-executorch:builder:unnamed"
 """The builder of a statement if nobody has named one."""
 
 _FILES = "sha256OfFileList"
-"""The algorithm of a digest over the files of an installed package: it is not the digest of a wheel."""
+"""The name of the algorithm for a digest over the files of an installed package. It is not the digest of a wheel."""
 
 
 def statement(index: Index, files: Mapping[str, Descriptor], builder: str) -> dict[str, Any]:

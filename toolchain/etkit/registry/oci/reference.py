@@ -62,7 +62,7 @@ class Reference:
 
     @property
     def wanted(self) -> str:
-        """What to ask the registry for: the digest, or else the tag."""
+        """What to ask the registry for: the digest if there is one, otherwise the tag."""
         return f"sha256:{self.sha256}" if self.sha256 else self.tag or "latest"
 
     def at(self, wanted: str) -> str:
@@ -87,7 +87,7 @@ def parse(text: str) -> Reference:
 
 
 def parse_missing(text: str) -> Reference:
-    """Parses a text that can also be a path, and leads to no file. Errors: as `parse`."""
+    """Parses a text that could be a path, but names no file. Errors: as `parse`."""
     try:
         return parse(text)
     except InputError as error:

@@ -1,7 +1,6 @@
 """A repository of a registry: its manifests, blobs, referrers and tags.
 
-Each request is repeated after errors that pass, a transfer continues where it was broken off, and every document is
-compared with its digest.
+Requests are repeated after temporary errors. Interrupted transfers continue. Each document is compared with its digest.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ from etkit.registry.oci.reference import is_tag
 
 _MOST_TAGS = 100_000
 _MOST_REFERRERS = 10_000
-_MOST_PARTS = 10_000  # of a list
-_PAGE = 1000  # tags that are asked for at a time; a registry may send fewer
+_MOST_PARTS = 10_000  # the largest number of parts of a list
+_PAGE = 1000  # so many tags are asked for at a time; a registry may send fewer
 
 
 class NoSuchPackage(InputError):
@@ -37,7 +36,7 @@ class Repository(Client):
     """A repository of a registry. A `with` statement closes its connections. Arguments and errors: as `Client`."""
 
     def document(self, wanted: str) -> tuple[Descriptor, bytes]:
-        """The manifest or image index that a tag or digest names now, with its descriptor.
+        """The manifest or image index that a tag or digest names, with its descriptor.
 
         Raises:
             NoSuchPackage: There is none.
@@ -83,7 +82,7 @@ class Repository(Client):
             with again:
                 part = {"Range": f"bytes={count.done}-"} if count.done else {}
                 with self.request("GET", f"blobs/{blob.digest}", part, stream=True) as response:
-                    if count.done and response.status_code == HTTPStatus.OK:  # the registry sends no parts
+                    if count.done and response.status_code == HTTPStatus.OK:  # the registry sends all of it
                         count.reach(0)
                         state = hashlib.sha256()
                         target.seek(0)
@@ -121,11 +120,11 @@ class Repository(Client):
         """
         address = f"blobs/uploads/?mount={blob.digest}&from={other}"
         try:
-            # A registry that does not mount it begins an upload, and ends that by itself. To delete it would need a
-            # login with the right to delete.
+            # A registry that does not mount it begins an upload. The registry also ends the upload: deleting it would
+            # need a login with the right to delete.
             with self.request("POST", address, kind=f"mount from {other}") as response:
                 return bool(response.status_code == HTTPStatus.CREATED)
-        except NoAccess:  # to the other repository; if it is this one, the upload says so
+        except NoAccess:  # no access to the other repository; without access to this one, the upload will fail
             return False
 
     def upload(self, blob: Descriptor, source: Path, on_bytes: OnBytes) -> None:
@@ -170,7 +169,7 @@ class Repository(Client):
             if response.status_code != HTTPStatus.NO_CONTENT:
                 return "", 0
             _, _, last = response.headers.get("Range", "").partition("-")
-            # 0-0 says that nothing has arrived, or one byte: begin again then.
+            # 0-0 means that nothing or one byte has arrived: then begin again.
             arrived = int(last) + 1 if last.isdecimal() and last != "0" and len(last) < 20 else 0
             return (self._location(response, address), arrived) if arrived else ("", 0)
 
@@ -185,7 +184,7 @@ class Repository(Client):
         """Stores a manifest or an image index under a tag or its digest.
 
         Returns:
-            Whether the registry has an interface for referrers, if the manifest has a subject.
+            For a manifest with a subject: whether the registry has an interface for referrers.
 
         Raises:
             BuildError: The registry does not take it.
@@ -194,7 +193,7 @@ class Repository(Client):
         for again in self.attempts(Count(), f"the manifest {blob.digest[7:23]} cannot be stored"):
             with again, self.request("PUT", f"manifests/{name}", headers, data=data) as response:
                 if response.status_code == HTTPStatus.BAD_REQUEST:
-                    # While another push writes the same blob again, a registry may not see it for a moment.
+                    # While another push writes the same blob again, it may be missing for a moment.
                     raise Broken(answer(response))
                 self.expect(response, HTTPStatus.CREATED)
         stored = response.headers.get("Docker-Content-Digest", blob.digest)
@@ -214,7 +213,7 @@ class Repository(Client):
         if self.put_document(blob.digest, blob, data):
             return
         known = self._tagged_referrers(subject)
-        others = [each for each in known if each["digest"] != blob.digest]  # the newest stands last
+        others = [each for each in known if each["digest"] != blob.digest]  # the newest comes last
         manifests = [*others, {**blob.json(), "artifactType": artifact_type}]
         if manifests != known:
             index = document({"schemaVersion": 2, "mediaType": INDEX, "manifests": manifests})
@@ -223,7 +222,7 @@ class Repository(Client):
     def referrers(self, subject: Descriptor, artifact_type: str) -> list[Descriptor]:
         """The manifests of a kind that refer to another one.
 
-        They come from the registry's interface, or from the tag that takes its place.
+        They come from the registry's interface for referrers, or from the tag that replaces it.
 
         Raises:
             BuildError: The registry does not answer, or its list is damaged.
@@ -243,13 +242,13 @@ class Repository(Client):
         return [Descriptor.parse(each) for each in manifests if each.get("artifactType") == artifact_type]
 
     def _parts(self, part: Answer, address: str, headers: dict[str, str]) -> Iterator[Answer]:
-        """The parts of a list, from the first one on. Each names the next, which must have the address of the list."""
+        """Yields the parts of a list. Each part names the next one, which must have the address of the list."""
         yield part
         whole = f"{self.root}{address}"
         seen = {whole}
         while part.next is not None:
             begin, query, _ = part.next.partition("?")
-            if not query or unquote(begin) != whole:  # some write the colon of a digest as %3A
+            if not query or unquote(begin) != whole:  # some registries write the colon of a digest as %3A
                 raise BuildError.of(f"{self}: {address} goes on at {part.next[:200]}, which is elsewhere")
             if part.next in seen or len(seen) > _MOST_PARTS:
                 raise self._endless(address)
@@ -261,7 +260,7 @@ class Repository(Client):
         return BuildError.of(f"{self}: {address} has no end")
 
     def _tagged_referrers(self, subject: Descriptor) -> list[dict[str, Any]]:
-        """The list under the tag that takes the place of the interface for referrers; empty if there is none."""
+        """The list under the tag that replaces the interface for referrers; empty if there is none."""
         address = f"manifests/sha256-{subject.sha256}"
         found = self.small(address, {"Accept": INDEX}, DOCUMENT_BYTES, HTTPStatus.NOT_FOUND)
         return self._referrers(found.data, address) if found.status == HTTPStatus.OK else []
@@ -299,7 +298,7 @@ class Repository(Client):
             tags.update(page)
             if len(tags) > _MOST_TAGS:
                 raise self._endless(address)
-            if not page:  # some registries name a next part forever
+            if not page:  # some registries always name a next part
                 break
         return sorted(tags)
 
@@ -308,7 +307,7 @@ class Repository(Client):
 
 
 class _Rest:
-    """The rest of a file as the body of a request. requests asks for `len`."""
+    """The rest of a file as the body of a request. The library requests reads `len`."""
 
     def __init__(self, file: IO[bytes], count: Count, end: int, stop: threading.Event) -> None:
         self.start, self.len = count.done, end - count.done

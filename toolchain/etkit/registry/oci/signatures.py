@@ -1,4 +1,4 @@
-"""Signatures: commands of the user sign a package, and say whether a signature is right. Keys are their business."""
+"""Signatures: commands of the user sign a package, and check its signature. These commands handle the keys."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 from etbuild.errors import BuildError, CheckError, InputError
 
-_ERRORS = 2  # the descriptor of the standard error
+_ERRORS = 2  # the file descriptor of standard error
 
 
 def sign(command: str, reference: str) -> None:
@@ -28,7 +28,7 @@ def sign(command: str, reference: str) -> None:
 
 
 def check(command: str, reference: str) -> None:
-    """Asks whether a package has the signature that the user wants. Arguments: as `sign`.
+    """Runs a command that checks the signature of a package. Arguments: as `sign`.
 
     Raises:
         InputError: The command cannot be started.
@@ -40,7 +40,7 @@ def check(command: str, reference: str) -> None:
 
 
 def _run(command: str, reference: str) -> int:
-    """The exit code of a command. What it prints goes to the standard error: the output is ours."""
+    """Runs a command, and returns its exit code. Its output goes to standard error: standard output is `etbuild`'s."""
     try:
         words = shlex.split(command)
     except ValueError as error:

@@ -19,21 +19,21 @@ from etkit.registry.oci.package import Program
 from etkit.registry.oci.places import Place
 from etkit.tables import size
 
-_MOST_LINES = 60  # of the differences of a program; a comment has a largest size
+_MOST_LINES = 60  # lines about a program at most: the size of a comment is limited
 
 
 @dataclass(frozen=True)
 class Summarized:
-    """A program of a build, and the one of the same name before.
+    """A program of a build, and the earlier program of the same name.
 
     Attributes:
         name: Its name.
-        before: Its facts before; None if it is new.
-        after: Its facts; None if it is gone.
+        before: The facts of the earlier program; None if there is none.
+        after: Its facts; None if it was removed.
         why: The inputs of its key that differ, one a line.
         what: The differences of the programs, one a line.
         report: Its report, if it can be read.
-        index: The index of its build; None if it is gone.
+        index: The index of its build; None if it was removed.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Summarized:
 
     @property
     def state(self) -> str:
-        """What has become of it, in a word or two."""
+        """What has happened to it, in a word or two."""
         if self.before is None:
             return "new"
         if self.after is None:
@@ -62,8 +62,7 @@ def summarize(before: Place | None, after: Place, only_built: bool = False) -> l
     Args:
         before: The build to compare with; None if there is none yet.
         after: The build.
-        only_built: Whether to leave out programs that are not in the build: a build of what a change touches does not
-            have the others.
+        only_built: Whether to leave out programs that the build lacks: it may have only those that a change touches.
 
     Raises:
         EtbuildError: A document is damaged.
@@ -91,7 +90,7 @@ def _compared(name: str, before: Place | None, old: Program | None, after: Place
 
 
 def _sections(place: Place, program: Program) -> program_diff.Facts:
-    """What `etbuild diff` compares. A report of another release is left out."""
+    """The sections that `etbuild diff` compares, without a report of another release."""
     return program_diff.of_build(place.content.index(program), facts.report(program, place.load))
 
 
@@ -116,14 +115,14 @@ def markdown(programs: list[Summarized]) -> str:
 
 
 def _cell(program: Summarized, fact: Callable[[Facts], Any], shown: Callable[[Any], str]) -> str:
-    """The value of a fact, and the one before if it differs."""
+    """The value of a fact, and its earlier value if it differs."""
     old, new = (None if each is None else fact(each) for each in (program.before, program.after))
     texts = ["-" if value is None else shown(value) for value in (old, new)]
     return texts[1] if program.before is None or old == new else f"{texts[0]} → {texts[1]}"
 
 
 def _folded(title: str, lines: list[str]) -> Iterator[str]:
-    """Lines that a reader unfolds. They are shown as they are."""
+    """Lines that a reader can unfold. They are shown unchanged."""
     if not lines:
         return
     shown = [printable(line) for line in lines[:_MOST_LINES]]

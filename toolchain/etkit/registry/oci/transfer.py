@@ -1,4 +1,4 @@
-"""Pushes packages to a registry, and pulls them. Files move at the same time, and only those that are missing."""
+"""Pushes packages to a registry, and pulls them. Only missing files are transferred, several at the same time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _Result = TypeVar("_Result")
 
 @dataclass
 class Moved:
-    """What a push or a pull did: files and bytes by how they came. `sent` files went over the network."""
+    """What a push or a pull did: the numbers of files and bytes. `sent` files went over the network."""
 
     sent: int = 0
     sent_bytes: int = 0
@@ -56,20 +56,20 @@ def push(
 ) -> tuple[Package, Moved, list[str]]:
     """Pushes the package of a layout.
 
-    Files go first, then the manifests of the programs, then the image index, then its tags. So a tag never names a
-    package that is not complete, or not signed.
+    Sends files first, then the manifests of the programs, then the image index, then its tags. So a tag never names a
+    package that is incomplete, or not yet signed.
 
     Args:
         directory: The layout.
         repository: Where the package goes.
         tags: Its tags. Without any, it can be pulled by its digest.
-        mount_from: Other repositories of the registry that may have its files.
+        mount_from: Other repositories of the registry that may have files of the package.
         work: How to transfer.
         sign: Signs the package that a reference names.
-        forward_tags: Tags that move only to a later package. The date of a package decides.
+        forward_tags: Tags that move only to a package with a later date.
 
     Returns:
-        The package, what was sent, and the tags of `forward_tags` that name a later package and stay there.
+        The package, what was sent, and those `forward_tags` that name a later package and so did not move.
 
     Raises:
         InputError: The directory is not a layout, the package has no date for `forward_tags`, or the registry refuses.
@@ -105,7 +105,7 @@ def push(
         data = content.documents[statement.manifest.sha256]
         repository.put_referrer(statement.subject, statement.manifest, data, PROVENANCE_TYPE)
     names, stay = list(tags), list[str]()
-    if sign is not None or not tags:  # tags that move only forward may stay
+    if sign is not None or not tags:  # there may be only `forward_tags`, which may stay
         names.insert(0, content.root.digest)
     for name in names:
         repository.put_document(name, content.root, content.documents[content.root.sha256])
@@ -120,7 +120,7 @@ def push(
 
 
 def _is_later(repository: Repository, tag: str, date: datetime) -> bool:
-    """Whether a tag names a package that is later than a date. One without a date is not."""
+    """Whether a tag names a package with a later date. A package without a date is not later."""
     try:
         found = dates.moment(dates.created(*repository.document(tag)))
     except NoSuchPackage:
@@ -134,11 +134,11 @@ def read(repository: Repository, wanted: str, accept: Callable[[str], object] | 
     Args:
         repository: Where it is.
         wanted: The tag or digest.
-        accept: Checks the reference of what the tag names, before it is read.
+        accept: Is called with the reference by digest, before the package is read. It may refuse it.
 
     Raises:
         InputError: There is none, or it is not a package of programs.
-        BuildError: The registry sends something else than what was asked for.
+        BuildError: The registry sends something other than what was asked for.
     """
     root, data = repository.document(wanted)
     if accept is not None:
@@ -151,9 +151,9 @@ def read(repository: Repository, wanted: str, accept: Callable[[str], object] | 
 
 
 def with_referrers(repository: Repository, content: Package) -> Package:
-    """A package with the statements that refer to those of its programs about which it holds none.
+    """Adds to a package the registry's statements about programs for which it holds none.
 
-    Statements of other tools are left out: they are not of the kind that `provenance` makes.
+    Statements of other tools are left out, because `provenance` has not made them.
 
     Raises:
         BuildError: The registry does not answer, or a statement does not follow from the index of its program.
@@ -178,8 +178,8 @@ def pull(
 ) -> Moved:
     """Pulls programs of a package into a directory. Files appear under their names when all of them are complete.
 
-    A file that the directory or the local cache has is not fetched. If the pull fails, the local cache gets the files
-    that have arrived; if it is killed, the next pull into the directory puts them there.
+    A file that the directory or the local cache has is not fetched. After a failed pull, the local cache gets the files
+    that have arrived. After a killed pull, the next pull into the directory does this.
 
     Args:
         repository: Where the package is.
@@ -212,7 +212,7 @@ def pull(
             if found or (cache is not None and cache.fetch_blob(blob.sha256, blob.size, store, blob.sha256)):
                 work.on_bytes(blob.size)
                 return "present", blob
-            if blob.sha256 in content.documents:  # `read` has fetched it
+            if blob.sha256 in content.documents:  # `read` has already fetched it
                 assembly.write(store / blob.sha256, content.documents[blob.sha256])
                 work.on_bytes(blob.size)
             else:
@@ -231,12 +231,12 @@ def pull(
     return moved
 
 
-_STORE = "blobs"  # the directory of the contents that have arrived, in that of a pull
+_STORE = "blobs"  # in the staging directory of a pull: the directory of contents that have arrived
 
 
 def _keep(cache: Cache, needed: Collection[str], left: Path) -> None:
-    """Puts the files that have arrived whole in the directory of a killed pull into the local cache."""
-    # A file with another name is one of the user's directory, and the cache must not share it.
+    """Puts the complete files in the directory of a killed pull into the local cache."""
+    # A file with another name is a file of the user's directory, which the cache must not share.
     found = [path for path in (left / _STORE).iterdir() if path.name in needed and path.lstat().st_nlink == 1]
     cache.keep_blobs(left / _STORE, [path.name for path in found if file_digest(path) == path.name])
 
@@ -263,7 +263,7 @@ def fetch(repository: Repository, blob: Descriptor, path: Path, on_bytes: OnByte
     """Writes a blob to a new file.
 
     Raises:
-        BuildError: The registry does not send it as it should be, or the file cannot be written.
+        BuildError: The registry does not send the right content, or the file cannot be written.
     """
     try:
         with path.open("x+b") as file:
@@ -275,7 +275,7 @@ def fetch(repository: Repository, blob: Descriptor, path: Path, on_bytes: OnByte
 
 
 def verify(repository: Repository, programs: Iterable[Program], work: Work) -> int:
-    """Fetches every file of programs, and compares it with its digest. Keeps none.
+    """Fetches every file of programs, and compares it with its digest. Keeps no file.
 
     Returns:
         The number of files.
@@ -294,7 +294,7 @@ def verify(repository: Repository, programs: Iterable[Program], work: Work) -> i
 
 
 class _Nowhere(io.BytesIO):
-    """A file that keeps nothing. The null device cannot be truncated."""
+    """A file that keeps nothing. It replaces the null device, which cannot be truncated."""
 
     def write(self, data: Any) -> int:
         return len(data)

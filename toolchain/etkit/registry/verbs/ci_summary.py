@@ -56,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
         elif options.before_if_any is not None:
             from etkit.registry.oci.registry import NoSuchPackage
 
-            reference.parse(options.before_if_any)  # not a path
+            reference.parse(options.before_if_any)  # fails for a path
             with suppress(NoSuchPackage):
                 before = opened.enter_context(places.opened(options.before_if_any, access))
         programs = summary.summarize(before, after, options.partial)

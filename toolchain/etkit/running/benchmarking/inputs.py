@@ -1,4 +1,4 @@
-"""The inputs of the measured calls: those of the manifest, of options, or random ones as the program describes them."""
+"""The inputs of measured calls: from the manifest, from options, or random ones that fit the program."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def of_manifest(
     plan: Plan, tests: TestPlan, inputs: Inputs, sizes: Mapping[str, int], stage: Stage
 ) -> dict[str, list[Any]]:
-    """The inputs of each method that the manifest describes: its example inputs, or random ones of other sizes.
+    """The inputs of methods from the manifest: their example inputs, or random ones of other sizes.
 
     Args:
         plan: The plan.
@@ -37,7 +37,7 @@ def of_manifest(
         stage: Is called to show progress.
 
     Raises:
-        InputError: No method has such a dimension, it does not take such a size, or a file is missing.
+        InputError: No method has a named dimension, a method does not take its size, or a file is missing.
         BuildError: The model cannot be made.
     """
     torch.set_num_threads(1)
@@ -76,7 +76,7 @@ def _of_reference(plan: Plan, tests: TestPlan, context: StepContext, sizes: Mapp
 
 
 def at_random(method: ProgramMethod) -> list[Any]:
-    """Inputs as a program describes them, in the largest sizes: random numbers, and 0 for integers and booleans.
+    """Inputs that fit a program, in the largest sizes: random numbers, and 0 for integers and booleans.
 
     An integer may be a token or a position, and 0 is always one.
     """
@@ -94,13 +94,13 @@ def _at_random(fact: Value, generator: torch.Generator) -> Any:
 
 
 def given(method: str, facts: ProgramMethod, texts: Iterable[str], others: Sequence[Any]) -> list[Any]:
-    """The inputs of a method, some of which options give as `NUMBER=VALUE`.
+    """The inputs of a method. Options may give some of them as `NUMBER=VALUE`.
 
     Args:
         method: The method's name, for errors.
         facts: The facts of the method.
         texts: The values of the option.
-        others: The inputs that it has otherwise.
+        others: The inputs without the options.
 
     Raises:
         InputError: A text has another form, or the method has no such input.
@@ -118,7 +118,7 @@ def given(method: str, facts: ProgramMethod, texts: Iterable[str], others: Seque
 
 
 def _ready(value: Any) -> Any:
-    """An input as the runtime takes it."""
+    """An input in the form that the runtime takes."""
     return value.detach() if isinstance(value, torch.Tensor) else None if isinstance(value, str) else value
 
 

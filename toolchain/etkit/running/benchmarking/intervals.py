@@ -1,4 +1,4 @@
-"""Intervals that make no assumption about how times are distributed, and the verdict about two programs."""
+"""Intervals that assume nothing about the distribution of times, and the verdict about two programs."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 FEWEST = 6
-"""With fewer values, no interval reaches 95 %."""
+"""The least number of values: with fewer, no interval reaches 95 %."""
 MOST = 200
-"""More values take long to compute with, and say little more."""
+"""The largest number of values: more take long to compute with, and say little more."""
 _TAIL = 0.025
 
 
@@ -33,10 +33,10 @@ def quantile(ordered: Sequence[float], share: float) -> float:
 
 
 def signed_rank(values: Sequence[float]) -> Interval | None:
-    """The Hodges-Lehmann centre of values, and the 95 % interval that Wilcoxon's signed-rank test gives it.
+    """The Hodges-Lehmann centre of values, and its 95 % interval by Wilcoxon's signed-rank test.
 
-    It holds for any distribution that is symmetric about its centre, and one wild value moves it little. See Hollander,
-    Wolfe and Chicken, "Nonparametric Statistical Methods", section 3.3.
+    It holds for any symmetric distribution, and one extreme value moves it little. See Hollander, Wolfe and Chicken,
+    "Nonparametric Statistical Methods", section 3.3.
 
     Args:
         values: Independent values.
@@ -57,7 +57,7 @@ def signed_rank(values: Sequence[float]) -> Interval | None:
 def _left_out(count: int) -> int:
     """How many of the averages of pairs the interval leaves out, on each side.
 
-    This is the largest sum of ranks that occurs with a probability of at most 2.5 %, as do all smaller ones.
+    This is the largest number with a probability of at most 2.5 % that a sum of ranks does not exceed it.
     """
     ways = [1]  # for each sum, how many subsets of the ranks so far have it
     for rank in range(1, count + 1):
@@ -105,7 +105,7 @@ def verdict(times: Sequence[float], others: Sequence[float]) -> Verdict:
 
     Args:
         times: The typical time of a call in each run of a program, at least `FEWEST`.
-        others: That of the other program, in the run beside it. What slows the machine for a while slows both.
+        others: The same of the other program, in the run beside it. What slows the machine for a while slows both.
     """
     found = signed_rank([math.log(time / other) for time, other in zip(times, others, strict=True)])
     assert found is not None

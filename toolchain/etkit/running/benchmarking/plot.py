@@ -1,4 +1,4 @@
-"""Draws how the times of calls are distributed: for each phase, the share of calls that took at most so long."""
+"""Draws the distribution of the times of calls: for each phase, the share of calls that took at most a time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def draw(names: Sequence[str], found: Sequence[Phase]) -> str:
 
 
 def _panel(top: int, phase: Phase) -> list[str]:
-    """A panel. It ends after 99 % of the calls, so that one late call does not squeeze the others."""
+    """A panel. It shows 99 % of the calls, so that one slow call does not squeeze the others."""
     times = [sorted(phase.times(number)) for number in range(len(phase.runs))]
     left = min(each[0] for each in times)
     right = max(quantile(each, 0.99) for each in times)

@@ -1,4 +1,4 @@
-"""What a benchmark found, as data, as tables, and as text."""
+"""The results of a benchmark, as data, as tables, and as text."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ class Phase:
 
     @property
     def title(self) -> str:
-        """Its name for people."""
+        """The name of the phase for people."""
         return f"{self.name} ({self.tokens} tokens)" if self.tokens > 1 else self.name
 
     @property
     def verdict(self) -> Verdict | None:
-        """How the first program differs from the other one, if there is one."""
+        """The verdict about the first program against the other one; None if there is only one."""
         return intervals.verdict(self.medians(0), self.medians(1)) if len(self.runs) > 1 else None
 
 
@@ -183,7 +183,7 @@ def _costs(measured: Mapping[str, Any]) -> Iterator[str]:
 
 
 def duration(seconds: float) -> str:
-    """A time for people, such as `1.23 ms`."""
+    """The text of a time, such as `1.23 ms`."""
     for unit, scale in (("s", 1.0), ("ms", 1e-3)):
         if seconds >= scale:
             return f"{seconds / scale:.3g} {unit}" if seconds < 1000 * scale else f"{seconds / scale:.0f} {unit}"

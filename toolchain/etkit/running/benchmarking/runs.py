@@ -26,7 +26,7 @@ from etbuild.surroundings.memory import give_back
 from etkit.running.benchmarking.workloads import Workload
 
 _STATUS = Path("/proc/self/status")
-_RESET_PEAK = "5"  # for /proc/self/clear_refs: proc(5)
+_RESET_PEAK = "5"  # written to /proc/self/clear_refs: see proc(5)
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ class Timing:
 
     Attributes:
         runs: The number of processes of each workload and program.
-        seconds: How long all runs of a workload and program measure together, at least.
-        calls: The number of passes in each run, in place of a time.
+        seconds: The least time that all runs of a workload and program measure together.
+        calls: The number of passes in each run; replaces `seconds`.
         warm_up: The number of passes before the measured ones, in each run.
         threads: The number of threads of the runtime; None for what the runtime chooses.
         seed: Decides which of two programs runs first.
@@ -60,8 +60,8 @@ class Run:
         seconds: The times of the calls, by phase.
         load_program: The seconds to load the program.
         load_methods: The seconds to load the methods.
-        peak: The largest memory in bytes, beyond that before the program was loaded; None if it is not known.
-        kept: The memory at the end that is no part of a file, in bytes, beyond that before; None if it is not known.
+        peak: By how many bytes the largest memory exceeds that before the program was loaded; None if unknown.
+        kept: By how many bytes the memory that is no part of a file has grown at the end; None if unknown.
         threads: The number of threads of the runtime.
     """
 
@@ -80,12 +80,12 @@ def measure(programs: Sequence[ProgramFiles], workload: Workload, timing: Timing
         The runs of each program.
 
     Raises:
-        InputError: The runtime here has none of a backend that a program calls, or the inputs do not fit.
+        InputError: The runtime here lacks a backend that a program calls, or the inputs do not fit.
         BuildError: The runtime refuses a program or a call, or it crashed.
     """
-    torch.set_num_threads(1)  # a pool of threads would not exist in the processes of the runs
+    torch.set_num_threads(1)  # the forked processes of the runs would not have the threads of a pool
     for files in programs:
-        register_kernels(files)  # once, and not in each run
+        register_kernels(files)  # once, before the runs
         for call in workload.calls:
             check_inputs(files, call.method, call.inputs)
     order = random.Random(timing.seed)
@@ -104,7 +104,7 @@ def check_backends(programs: Sequence[ProgramFiles]) -> None:
     """Checks that the runtime here can run programs.
 
     Raises:
-        InputError: It has none of a backend that one of them calls.
+        InputError: It lacks a backend that one of them calls.
     """
     for files in programs:
         missing = child.result("the runtime", partial(unavailable, files))
@@ -114,7 +114,7 @@ def check_backends(programs: Sequence[ProgramFiles]) -> None:
 
 
 def machine() -> dict[str, Any]:
-    """What the times depend on, besides the program: the system, the processor, and ExecuTorch's version."""
+    """Facts on which the times depend besides the program: the system, the processor, and ExecuTorch's version."""
     from importlib.metadata import version
 
     from etbuild.steps.lowering_options import processors
@@ -168,14 +168,14 @@ def _run(files: ProgramFiles, workload: Workload, timing: Timing) -> dict[str, A
 
 
 def _time(calls: Sequence[tuple[str, Callable[[], object]]], timing: Timing) -> dict[str, list[float]]:
-    """The seconds of calls, by phase. A pass is never broken off: the calls of a text differ from each other."""
+    """Times calls. Returns their seconds, by phase. A pass always ends: the calls of a text differ from each other."""
     for _ in range(timing.warm_up):
         for _, call in calls:
             call()
     found: dict[str, list[float]] = {phase: [] for phase, _ in calls}
     clock = time.perf_counter
     passes, end = 0, clock() + timing.seconds / timing.runs
-    gc.disable()  # this process ends soon
+    gc.disable()  # no collection is needed: this process ends soon
     while passes == 0 or (clock() < end if timing.calls is None else passes < timing.calls):
         for phase, call in calls:
             start = clock()
@@ -186,7 +186,7 @@ def _time(calls: Sequence[tuple[str, Callable[[], object]]], timing: Timing) -> 
 
 
 def _start_memory() -> dict[str, int] | None:
-    """Forgets the largest memory of this process so far, and returns that of now. None if the system cannot do so."""
+    """Resets the largest memory of this process, and returns its present memory. None if the system cannot do this."""
     try:
         Path("/proc/self/clear_refs").write_text(_RESET_PEAK, "ascii")
         return _memory()
@@ -195,7 +195,7 @@ def _start_memory() -> dict[str, int] | None:
 
 
 def _grown(before: Mapping[str, int] | None) -> tuple[int | None, int | None]:
-    """How much the largest memory, and the memory that is no part of a file, have grown, in bytes."""
+    """By how many bytes the largest memory, and the memory that is no part of a file, have grown."""
     if before is None:
         return None, None
     now = _memory()

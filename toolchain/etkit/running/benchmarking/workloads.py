@@ -1,4 +1,4 @@
-"""What is measured: methods on their inputs, and texts of a decoder that has a cache."""
+"""The workloads that are measured: methods on their inputs, and texts of a decoder with a cache."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _LENGTHS = ("get_max_context_len", "get_max_seq_len")
 
 @dataclass(frozen=True)
 class Decoder:
-    """A decoder with a cache, as the program describes it.
+    """A decoder with a cache, from what the program says.
 
     Attributes:
         prefill: The method that takes a whole prompt; None if there is none.
         decode: The method that takes one token.
         length: The number of tokens for which the cache has room.
-        vocabulary: The number of different tokens; None if the program does not tell.
+        vocabulary: The number of different tokens; None if the program does not say it.
         prompt: The number of tokens of a prompt; 0 without `prefill`.
-        new: The number of tokens that follow, one a call.
-        positions: By method, the number of the input with a position, and whether it holds that of each token.
+        new: The number of tokens after the prompt, one in each call.
+        positions: By method, the number of the input with positions, and whether it has a position for each token.
     """
 
     prefill: str | None
@@ -55,7 +55,7 @@ class Workload:
     Attributes:
         inputs: The inputs of each method that it calls.
         source: Where they come from: `manifest`, `sizes`, `options` or `random`.
-        decoder: The decoder, if calls continue a text; else the same call is repeated.
+        decoder: The decoder, if calls continue a text; otherwise None, and the same call is repeated.
     """
 
     inputs: Mapping[str, list[Any]]
@@ -69,7 +69,7 @@ class Workload:
 
     @cached_property
     def calls(self) -> list[TimedCall]:
-        """The calls of one pass: that of the method, or those of a text, from the start of the cache."""
+        """The calls of one pass: one call of the method, or the calls of a text from the start of the cache."""
         if self.decoder is None:
             return [TimedCall(method, method, inputs) for method, inputs in self.inputs.items()]
         return [*_text(self.decoder, self.inputs)]
@@ -80,10 +80,10 @@ class TimedCall:
     """A call.
 
     Attributes:
-        phase: What it counts for: the method, or `prefill` and `decode` of a decoder.
+        phase: The phase it belongs to: the method, or `prefill` or `decode` of a decoder.
         method: The method.
         inputs: Its inputs.
-        tokens: How many tokens it takes, if it is a call of a decoder; else 0.
+        tokens: The number of its tokens if it is a call of a decoder; otherwise 0.
     """
 
     phase: str
@@ -98,8 +98,8 @@ class TimedCall:
 def find_decoder(files: ProgramFiles, prompt: int | None, new: int | None) -> Decoder | None:
     """Finds out whether a program is a decoder with a cache.
 
-    It is one if its constant methods tell that it uses a cache and how long that is, under the names that ExecuTorch's
-    runners use, and if a method takes a token and its position.
+    It is one if its constant methods say that it uses a cache, and the length of the cache, under the names that
+    ExecuTorch's runners use, and if a method takes a token and its position.
 
     Args:
         files: The program.
@@ -118,7 +118,7 @@ def find_decoder(files: ProgramFiles, prompt: int | None, new: int | None) -> De
     one = [name for name in positioned if _widths(methods[name])[0] == 1]
     if not one:
         return None
-    decode = min(one, key=lambda name: _widths(methods[name])[1])  # a method for one token only, if there is one
+    decode = min(one, key=lambda name: _widths(methods[name])[1])  # preferably one that takes only one token
     prefill = _prefill(files, decode, length)
     prompt, new = _lengths(methods, prefill, length, (prompt, new))
     size = constants.get("get_vocab_size")
@@ -129,12 +129,12 @@ def find_decoder(files: ProgramFiles, prompt: int | None, new: int | None) -> De
 
 
 def is_constant(method: ProgramMethod) -> bool:
-    """Whether a method computes nothing: it only returns constants."""
+    """Whether a method only returns constants."""
     return not (method["inputs"] or method["operators"] or method["delegates"]) and bool(method["outputs"])
 
 
 def _prefill(files: ProgramFiles, decode: str, length: int) -> str | None:
-    """The method that takes a whole prompt, and leaves its cache to `decode`."""
+    """The method that takes a whole prompt, and shares its cache with `decode`."""
     methods = files.facts["methods"]
     if _widths(methods[decode])[1] > 1:
         return decode
@@ -150,7 +150,7 @@ def _prefill(files: ProgramFiles, decode: str, length: int) -> str | None:
 def _lengths(
     methods: Mapping[str, ProgramMethod], prefill: str | None, length: int, wanted: tuple[int | None, int | None]
 ) -> tuple[int, int]:
-    """The number of tokens of a prompt, and of those after it."""
+    """The number of tokens in the prompt, and the number after it."""
     prompt, new = wanted
     if prefill is None:
         if prompt:
@@ -181,7 +181,7 @@ def _tokens(method: ProgramMethod) -> TensorValue | None:
 
 
 def _widths(method: ProgramMethod) -> tuple[int, int]:
-    """The smallest and the largest number of tokens that a method takes. The program tells only the largest."""
+    """The smallest and the largest number of tokens that a method takes. The program says only the largest one."""
     first = _tokens(method)
     assert first is not None
     largest: int = first["shape"][1]
@@ -189,14 +189,14 @@ def _widths(method: ProgramMethod) -> tuple[int, int]:
 
 
 def _position(method: ProgramMethod) -> tuple[int, bool] | None:
-    """The number of the input with the position of the first token, and whether it has that of each token; or None."""
+    """The number of the input with positions, and whether it has one for each token; None if there is no such input."""
     found: list[tuple[int, bool]] = []
     for number, each in enumerate(method["inputs"]):
         if number == 0 or "dtype" not in each:
             continue
         if each["dtype"] == "int64" and len(each["shape"]) == 1 and (each["shape"] == [1] or each["dynamic"]):
             found.append((number, each["dynamic"]))
-        elif each["dynamic"] and len(each["shape"]) != _ENCODED:  # its size may follow from the number of tokens
+        elif each["dynamic"] and len(each["shape"]) != _ENCODED:  # its size may be the number of tokens
             return None
     return found[0] if len(found) == 1 else None
 

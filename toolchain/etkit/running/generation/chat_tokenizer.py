@@ -1,6 +1,6 @@
-"""The tokenizer of a chat: conversations become tokens as transformers makes them, with the chat template.
+"""The tokenizer of a chat. It turns conversations into tokens as transformers does, with the chat template.
 
-A template is a program of someone else. transformers runs it in the sandbox of jinja2.
+A template is a program of somebody else. transformers runs it in the sandbox of jinja2.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from etkit.running.generation.tokenizer_files import SETTINGS, TEMPLATE, preferr
 Message = Mapping[str, str]
 """`role` (system, user or assistant) and `content`."""
 
-_RENDERING = 10.0  # seconds of a processor; a template takes milliseconds
-_MARK = "qzx"  # an answer that no template contains
+_RENDERING = 10.0  # seconds of processor time; a template takes milliseconds
+_MARK = "qzx"  # a text that no template contains; it stands for an answer
 _NO_NETWORK = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}  # transformers reads these when it is imported
 _HINT = f"name {TEMPLATE}, or the tokenizer_config.json that has the template, in `tokenizer`"
 
@@ -48,7 +48,7 @@ class ChatTokenizer:
         self._fails = f"{name}: the tokenizer fails"
         self._template_fails = f"{TEMPLATE if TEMPLATE in names else SETTINGS[0]}: the chat template fails"
         self._runner_fails = f"{name}: ExecuTorch's tokenizer fails"
-        classes = _classes()  # imported before the process starts, so that a failed import says so
+        classes = _classes()  # imported before the process starts, so that a failed import is reported as such
         self._reader = Limited(f"{name}: the tokenizer cannot be read", partial(_Reader, classes, files, file))
 
     def __enter__(self) -> ChatTokenizer:
@@ -58,7 +58,7 @@ class ChatTokenizer:
         self._reader.end()
 
     def prompt(self, messages: Sequence[Message]) -> list[int]:
-        """The tokens of a conversation, and those with which an answer begins.
+        """The tokens of a conversation, followed by those that begin an answer.
 
         Raises:
             InputError: The template refuses the conversation, or does not end.
@@ -70,7 +70,7 @@ class ChatTokenizer:
         return str(self._reader.call(self._fails, "text", [*tokens]))
 
     def pieces(self, tokens: Iterable[int]) -> Iterator[str]:
-        """The text of an answer, in pieces, when they are known: a token may be a part of a character."""
+        """Yields the text of an answer in pieces of whole characters: a token may be a part of a character."""
         taken, shown = list[int](), ""
         for token in tokens:
             taken.append(token)
@@ -81,13 +81,13 @@ class ChatTokenizer:
         yield self.text(taken)[len(shown) :]
 
     def ends_of_turns(self) -> set[int]:
-        """The token that the template writes after an answer. Empty if it writes a token that was not added."""
+        """The token that the template writes after an answer. Empty if it is not an added token of the tokenizer."""
         found: set[int] = self._reader.call(self._template_fails, "ends_of_turns", seconds=_RENDERING)
         return found
 
     def note_on_runner(self, messages: Sequence[Message]) -> str | None:
-        """What an application should know that makes the tokens of a conversation with ExecuTorch's tokenizer. None if
-        they are the same, or if the file is not Hugging Face's."""
+        """A note for applications that use ExecuTorch's tokenizer for a conversation. None if it makes the same tokens,
+        or if the file is not Hugging Face's."""
         note: str | None = self._reader.call(self._runner_fails, "note_on_runner", self._rendered(messages))
         return note
 
@@ -101,7 +101,7 @@ class ChatTokenizer:
 
 
 class _Reader:
-    """The tokenizer in its process.
+    """The tokenizer, inside its process.
 
     Args:
         classes: The classes that read it.
@@ -116,7 +116,7 @@ class _Reader:
                 shutil.copy(each, directory)
             try:
                 made = auto.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
-            except (KeyError, OSError, ValueError):  # without a class in the settings, for example
+            except (KeyError, OSError, ValueError):  # for example, the settings name no class
                 made = basic.from_pretrained(directory, local_files_only=True)
         if not made.chat_template:
             raise InputError.of("the tokenizer has no chat template", _HINT)
@@ -134,7 +134,7 @@ class _Reader:
 
     def ends_of_turns(self) -> set[int]:
         turns = [{"role": "user", "content": _MARK}, {"role": "assistant", "content": _MARK}]
-        with suppress(Exception):  # a template may refuse them
+        with suppress(Exception):  # a template may refuse these messages
             after = self.rendered(turns, False).rpartition(_MARK)[2]
             return {*self.encoded(after.lstrip())[:1]} & {*self._tokenizer.added_tokens_decoder}
         return set()
@@ -151,7 +151,7 @@ class _Reader:
 
 
 def _classes() -> tuple[Any, Any]:
-    """The classes of transformers that read a tokenizer: by the class that its settings name, and without one."""
+    """The two classes of transformers that read a tokenizer: for settings that name a class, and for others."""
     os.environ.update(_NO_NETWORK)
     try:
         transformers = importlib.import_module("transformers")

@@ -38,7 +38,7 @@ class Conversation:
 
         Args:
             text: What the user says.
-            most: The tokens of the answer at most.
+            most: The largest number of tokens in the answer.
 
         Raises:
             InputError: The template refuses the conversation, or the conversation does not fit into the cache.
@@ -56,7 +56,7 @@ class Conversation:
         self.messages.append({"role": "assistant", "content": self._tokenizer.text(tokens)})
 
     def _tokens(self, prompt: list[int], tokens: list[int], most: int) -> Iterator[int]:
-        """Yields the tokens of an answer, and adds them to a list."""
+        """Yields the tokens of an answer, and appends them to `tokens`."""
         while len(tokens) < most and len(prompt) + len(tokens) <= self._decoder.context:
             token = self._next(self._decoder.scores(prompt + tokens))
             if token in self._ends:
@@ -82,5 +82,5 @@ def chosen(scores: torch.Tensor, temperature: float) -> int:
     """
     if temperature == 0:
         return int(scores.argmax())
-    below = scores.float() - scores.float().max()  # a small temperature would make the scores infinite
+    below = scores.float() - scores.float().max()  # for a small temperature, scores above 0 would be infinite
     return int(torch.multinomial(torch.softmax(below / temperature, -1), 1))

@@ -47,8 +47,8 @@ class Decoder:
         self.computed = 0
 
     def scores(self, tokens: Sequence[int]) -> torch.Tensor:
-        """The scores of the token after a text. What the cache holds of the text is not computed again, if the text
-        continues it. Otherwise the cache begins a new text: not every cache can go back.
+        """The scores of the token after a text. If the text continues the text in the cache, only new tokens are
+        computed. Otherwise the cache starts again: not every cache can go back.
 
         Args:
             tokens: The text. There is at least one token, and not more than `context`.

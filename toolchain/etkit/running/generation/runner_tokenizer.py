@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def with_tokenizer(file: str, work: Callable[[Any], T]) -> T:
-    """What ExecuTorch's tokenizer of a file is used for, in a process with limits of memory and time.
+    """Calls `work` with ExecuTorch's tokenizer of a file, in a process with limits of memory and time.
 
     Args:
         file: The path of the file.
@@ -28,8 +28,8 @@ def with_tokenizer(file: str, work: Callable[[Any], T]) -> T:
 
 
 def check(file: str, text: str) -> None:
-    """Fails if the tokenizer of a file crashes, or takes too much memory or time, for a text. If it refuses them, the
-    runner says so, which knows more formats.
+    """Fails if the tokenizer of a file crashes, or takes too much memory or time, for a text. A refusal is no failure
+    here: the runner, which knows more formats, reports it.
 
     Raises:
         InputError, BuildError: See `with_tokenizer`.
@@ -48,7 +48,8 @@ def _fails(file: str) -> str:
 
 @functools.cache
 def of_runner(file: str) -> Any:
-    """ExecuTorch's tokenizer of a file: Hugging Face's, or one of tiktoken or SentencePiece, as its runner tries them.
+    """Opens a file with the first of ExecuTorch's tokenizers that reads it, in the order of its runner: Hugging Face's,
+    tiktoken's, SentencePiece's.
 
     Raises:
         RuntimeError: It cannot read the file.

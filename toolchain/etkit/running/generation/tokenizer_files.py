@@ -9,11 +9,11 @@ from etbuild.errors import InputError
 from etbuild.files import json_file, regular_files
 
 RUNNERS = ("tokenizer.json", "tokenizer.model")
-"""What ExecuTorch's runner reads, as hubs name it: Hugging Face's file, or one of SentencePiece or tiktoken."""
+"""The names on hubs of files that ExecuTorch's runner reads: Hugging Face's, or those of SentencePiece or tiktoken."""
 TEMPLATE = "chat_template.jinja"
 SETTINGS = ("tokenizer_config.json", "special_tokens_map.json", TEMPLATE)
-"""What transformers reads beside a tokenizer: special tokens and the chat template. Older files have the template in
-`tokenizer_config.json`."""
+"""The files that transformers reads beside a tokenizer, for special tokens and the chat template. Older files have the
+template in `tokenizer_config.json`."""
 
 
 def preferred(files: Iterable[str]) -> str | None:

@@ -30,7 +30,7 @@ class Vector:
         case: The name of the test that has the same inputs.
         inputs: The inputs, in the order of the program.
         outputs: The expected outputs; None if a bundle cannot hold them.
-        atol: The absolute tolerance that is enough for each output.
+        atol: The absolute tolerance, which is large enough for each output.
         rtol: The relative tolerance.
     """
 
@@ -50,7 +50,7 @@ class Bundle:
     Attributes:
         content: The `.bpte`.
         vectors: Its test vectors.
-        left_out: The names of tests that are no vectors, each with the reason.
+        left_out: The names of tests that cannot be vectors, each with the reason.
         verified: Whether the runtime here has computed the expected outputs.
     """
 
@@ -64,7 +64,7 @@ def bundle(tester: Tester, files: ProgramFiles, pattern: str | None = None) -> B
     """Bundles a program with a vector for each test that is one call, and checks the bundle in the runtime.
 
     Args:
-        tester: Knows the tests and the model.
+        tester: The tester, which has the tests and the model.
         files: The program.
         pattern: A pattern for the names of tests, in which `*` stands for any text; None for all tests.
 
@@ -124,12 +124,12 @@ def _vector(tester: Tester, files: ProgramFiles, case: Case, number: int) -> Vec
 
 
 def _own(value: Any) -> Any:
-    """A value whose storage holds nothing else: a bundle takes the whole storage of a tensor."""
+    """A value with a storage of its own, since a bundle takes the whole storage of a tensor."""
     return value.detach().clone() if isinstance(value, torch.Tensor) else value
 
 
 def _largest(value: torch.Tensor) -> float:
-    """The largest absolute value of a tensor that is finite; 0 if there is none."""
+    """The largest finite absolute value of a tensor; 0 if there is none."""
     finite = value[torch.isfinite(value)] if value.is_floating_point() else value
     return float(finite.abs().max()) if finite.numel() and value.dtype != torch.bool else 0.0
 
@@ -158,7 +158,7 @@ def _verify(tester: Tester, files: ProgramFiles, content: bytes, vectors: Sequen
         try:
             actual = child.result(task, partial(_outputs, files, vector))
             problem = "\n".join(tester.differences(vector.method, actual, vector.outputs)) if vector.outputs else ""
-            # The runtime's own comparison takes no named data, and crashes without it.
+            # The runtime's own comparison cannot be given named data, and crashes without it.
             if not problem and vector.outputs is not None and not files.named_data:
                 problem = child.result(task, partial(_refused, files, content, vector))
         except EtbuildError as error:

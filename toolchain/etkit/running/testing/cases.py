@@ -49,7 +49,7 @@ _RANDOM_HINT = "random inputs may not fit the model: write `ranges` or `random: 
 
 @dataclass(frozen=True)
 class Case:
-    """Calls one after the other, which begin with fresh state.
+    """Calls that run one after the other, beginning with fresh state.
 
     Attributes:
         name: The name of the test.
@@ -88,7 +88,7 @@ class Tester:
             self._reference.prepare_float()
 
     def unavailable(self) -> list[str]:
-        """The backends that the program calls and that the runtime here does not have."""
+        """The backends that the program calls, but the runtime here lacks."""
         found: list[str] = child.result("the runtime", partial(unavailable, self._files))
         return found
 
@@ -105,7 +105,7 @@ class Tester:
     def differences(
         self, method: str, actual: Sequence[Any], expected: Sequence[Any], name: str = "output"
     ) -> list[str]:
-        """The problems of the outputs of a call, or of other values that it computes; empty if they are right."""
+        """The problems of outputs, or of other values of a call; empty if they are right."""
         tolerance, quantized = self._tests.methods[method].tolerance, self._reference.is_quantized(method)
         return accuracy.differences(actual, expected, tolerance, quantized, name)
 
@@ -123,7 +123,7 @@ class Tester:
         """The tests by name.
 
         Args:
-            locate: Whether a failure is searched for its cause.
+            locate: Whether to search for the cause of a failure.
         """
         cases: list[Test] = [(case.name, partial(self._test, case, locate)) for case in self._cases]
         cases += [(f"checks/metric/{each.factory}", partial(self._measure, each)) for each in self._tests.metrics]
@@ -150,7 +150,7 @@ class Tester:
             yield Case(f"cases/{name}", [self._declared(call) for call in calls], paths=paths)
 
     def _declared(self, call: planned.CallSpec) -> MethodCall:
-        """A call of the manifest. Raises InputError if its inputs are not those that the method takes."""
+        """Makes a call of the manifest. Raises InputError if its inputs do not fit the method."""
         module = self._reference.module(call.method)
         make = example_values.make_one
         given = tuple(
@@ -173,7 +173,7 @@ class Tester:
     # One case
 
     def _test(self, case: Case, locate: bool) -> Result:
-        """Runs one case in the runtime, in eager PyTorch, and if needed without quantization, and compares."""
+        """Runs a case in the runtime, in eager PyTorch, and if needed without quantization. Compares the outputs."""
         names = [call.method for call in case.calls]
         tasks: dict[str, Callable[[], Any]] = {
             "the runtime": partial(self._run, case),
@@ -213,13 +213,13 @@ class Tester:
         return "" if path is None else f"\nthe limit is `{format_path(path)}`" + (f" at {place}" if place else "")
 
     def _is_tight(self, method: str, actual: list[Any], expected: list[Any]) -> bool:
-        """Whether outputs that are too far apart for the manifest would be right for the default tolerance."""
+        """Whether outputs that are wrong by the manifest's tolerance would be right by the default one."""
         quantized = self._reference.is_quantized(method)
         own = self._tests.methods[method].tolerance is not None
         return own and not accuracy.differences(actual, expected, None, quantized)
 
     def _why_not(self, case: Case, error: EtbuildError) -> str:
-        """Why a case cannot run. If the model refuses the inputs too, the cause is not in the program."""
+        """The error of a case that cannot run: the model's error if the model refuses the inputs, too."""
         try:
             child.result("PyTorch", partial(self._run_eager, case))
         except EtbuildError as of_model:
@@ -254,7 +254,7 @@ class Tester:
         return outputs, self._reference.state(case.calls[-1].method)
 
     def _inexact(self, call: MethodCall, actual: list[Any], exact: list[Any]) -> str:
-        """Which limit against the model without quantization the outputs break; empty if they break none."""
+        """The limit against the model without quantization that outputs break, as a text; empty if none."""
         limits = self._tests.methods[call.method]
         if limits.max_error is None and limits.min_sqnr is None:
             return ""
@@ -274,18 +274,18 @@ class Tester:
         )
 
     def _measured(self, actual: list[list[Any]], expected: list[list[Any]], exact: list[list[Any]]) -> dict[str, float]:
-        """How far the outputs of all calls are from the expected ones, and from those without quantization."""
+        """Measures how far the outputs of all calls are from the expected ones, and from those without quantization."""
         try:
             all_actual, all_expected, all_exact = (list(chain(*each)) for each in (actual, expected, exact))
             near = accuracy.measure(all_actual, all_expected)
             far = accuracy.measure(all_actual, all_exact) if exact is not expected else None
-        except (RuntimeError, ValueError):  # other shapes: the comparison says so
+        except (RuntimeError, ValueError):  # the shapes differ, which the comparison reports
             return {}
         more = {} if far is None else {"max_error_unquantized": far.max_error, "sqnr_unquantized": far.sqnr}
         return {"max_error": near.max_error, "sqnr": near.sqnr, **more}
 
     def _locate(self, case: Case, number: int, expected: list[Any]) -> str:
-        """Where the first wrong call parts from PyTorch, for the first failure of each method."""
+        """A text that says where the first wrong call differs from PyTorch, for the first failure of each method."""
         call = case.calls[number]
         if call.method in self._located:
             return ""
@@ -336,7 +336,7 @@ class Tester:
         if metric.max_change is not None:
             measured["value_unquantized"] = self._value_in_pytorch(metric, self._reference.run_float)
         problems = _broken(metric, measured)
-        if problems:  # is the program wrong, or is the model not good enough?
+        if problems:  # find out whether the program is wrong, or the model is not good enough
             try:
                 measured["value_in_pytorch"] = self._value_in_pytorch(metric, self._reference.run)
             except EtbuildError as error:
@@ -356,7 +356,7 @@ class Tester:
         return Result(f"checks/text/{text.file}", "failed" if problems else "passed", detail, measured=measured)
 
     def _value(self, metric: Metric, run: _RunModel | None) -> float:
-        """The value of a metric for the program, or for what runs the model in PyTorch."""
+        """The value of a metric, with `run` for the calls: of the program, or of the model in PyTorch."""
         path = (*metric.path, "factory")
         data = None
         if metric.data is not None:
@@ -372,7 +372,7 @@ class Tester:
 
 
 class Caller:
-    """What a metric gets as `program`.
+    """The object that a metric gets as `program`.
 
     Args:
         call: Calls a method by its name with a list of inputs.
@@ -382,7 +382,7 @@ class Caller:
         self._call = call
 
     def method(self, name: str) -> Callable[..., list[Any]]:
-        """A method of the program. It takes the inputs one after the other, and returns a list of outputs."""
+        """A method of the program as a function. It takes the inputs as arguments, and returns a list of outputs."""
         return lambda *inputs: self._call(name, [*inputs])
 
 
@@ -404,7 +404,7 @@ def _shapes(leaves: Sequence[Any]) -> list[str]:
 
 
 def _shows_little(expected: Sequence[Sequence[Any]]) -> str:
-    """A note if a program would pass that ignores its inputs: in all calls, each output is one number everywhere."""
+    """A note if each expected output has only one number in all calls: a program that ignores its inputs would pass."""
     tensors = [each for outputs in expected for each in outputs if isinstance(each, torch.Tensor) and each.numel() > 1]
     numbers = [each.flatten()[0].item() for each in tensors]
     if not tensors or any(bool((each != number).any()) for each, number in zip(tensors, numbers, strict=True)):

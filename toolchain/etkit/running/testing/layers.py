@@ -1,7 +1,7 @@
-"""How much each layer of a quantized method loses by itself.
+"""Measures how much each layer of a quantized method loses by itself.
 
-The quantized graph runs on the values of the graph without quantization: each layer gets the exact inputs, so that an
-error of one layer does not count for those after it.
+In the quantized graph, each layer gets its inputs from the graph without quantization. So an error of one layer does
+not count for layers after it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Layer:
     """A layer of a quantized method.
 
     Attributes:
-        name: The module that has it, such as `layers.7.linear`; or else the name of the node.
+        name: The module that contains it, such as `layers.7.linear`; without a module, the name of the node.
         operator: The operator, such as `aten.linear.default`.
         sqnr: The ratio of signal to error of its result, in decibels.
         line: The line of the model that calls it; None if it is unknown.
@@ -46,7 +46,7 @@ def measure(reference: Reference, call: MethodCall) -> list[Layer]:
     """The layers of a method that quantization changes, the worst first.
 
     Args:
-        reference: The model. Its state is not that of the call: run this in a child process.
+        reference: The model. Its state changes: run this in a child process.
         call: A call of a quantized method.
     """
     plain = reference.exported(call.method, quantized=False)
@@ -93,8 +93,8 @@ class _Values(Interpreter):  # type: ignore[misc] # torch.fx has no types
 
 
 def _expected(exact: _Values) -> dict[str, tuple[Node, torch.Tensor]]:
-    """The results that the nodes of the quantized graph should have, by name. Quantization folds a batch norm into the
-    convolution before it, so that the convolution has the result of the batch norm."""
+    """The right results of the nodes of the quantized graph, by name. Quantization folds a batch norm into the
+    convolution before it, so the right result of the convolution is that of the batch norm."""
     found = {}
     for node in exact.module.graph.nodes:
         if node.name not in exact.values:

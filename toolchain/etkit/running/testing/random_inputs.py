@@ -17,20 +17,20 @@ from etbuild.plan.parts import Dim, ExportMethod
 from etbuild.steps.prepared_model import Inputs
 from etplugins.comparison import random_values
 
-_UNLIMITED = 4  # a dimension without a largest size is tested with this many times the size of the example
+_UNLIMITED = 4  # a dimension without a largest size is tested up to so many times the size of the example
 _LARGEST = 2**31
 
 Dims = tuple[Dim | None, ...]
-"""The dimension of each size of a tensor; None if it is fixed."""
+"""For each size of a tensor, its dimension; None if the size is fixed."""
 Range = tuple[int, int, int]
-"""The smallest size, the largest size, and what divides each size."""
+"""The smallest size, the largest size, and a number that divides each size."""
 
 
 def cases(
     name: str, method: ExportMethod, tests: MethodTests, seed: int, examples: Inputs
 ) -> Iterator[tuple[str, Inputs]]:
-    """Random inputs of a method, each with a name: those of the smallest and of the largest sizes if there are dynamic
-    dimensions, and then of sizes in between.
+    """Random inputs of a method, each with a name. If there are dynamic dimensions, the smallest and the largest sizes
+    come first, and then sizes between them.
 
     Args:
         name: The method's name.
@@ -74,7 +74,7 @@ def of_sizes(method: ExportMethod, tests: MethodTests, examples: Inputs, sizes: 
 
 
 def all_alike(tests: MethodTests, method: ExportMethod, examples: Inputs) -> bool:
-    """Whether an input of integers has one number in all cases: that of the example, if no range is given."""
+    """Whether an input of integers has one number in all cases: without a range, it has those of the example."""
     leaves = [value for value, _ in _leaves(method, examples)]
     return any(
         isinstance(value, torch.Tensor)

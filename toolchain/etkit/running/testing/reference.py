@@ -1,4 +1,4 @@
-"""The model in eager PyTorch, quantized as its program and without quantization: what a program is compared with."""
+"""The model in eager PyTorch, with which a program is compared: quantized like it, and without quantization."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Reference:
         self._prepared = self._as_planned.prepared
         for one in self._prepared.values():
             if one.quantized is not None:
-                one.quantized.recompile()  # the export takes the graph, whose code a pass may have left as it was
+                one.quantized.recompile()  # the export reads the graph, but a pass may not have updated its code
 
     @classmethod
     def of_plan(cls, plan: Plan, context: StepContext) -> Reference:
@@ -74,7 +74,7 @@ class Reference:
         return self._as_planned.inputs
 
     def planned(self, name: str) -> ExportMethod:
-        """A method in the export plan, with its dynamic shapes: those of an exported program come from its file."""
+        """A method of the export plan with its dynamic shapes. For an exported program, these come from its file."""
         method = self._plan.methods[name]
         if name not in self._files:
             return method
@@ -92,7 +92,7 @@ class Reference:
         return next(module.buffers(), None) is not None
 
     def module(self, name: str) -> torch.nn.Module:
-        """The module that has a method; the default one for an exported program from a file."""
+        """The module that has a method. For an exported program from a file, it is the default module."""
         return self._prepared[name].module if name in self._prepared else self._root
 
     def run(self, calls: Sequence[MethodCall]) -> list[list[Any]]:
@@ -108,18 +108,18 @@ class Reference:
         return [self._call(self._float, call) for call in calls]
 
     def state(self, name: str) -> dict[str, torch.Tensor]:
-        """The buffers of a method, by name, with their values of now."""
+        """The buffers of a method, by name, with their present values."""
         graph = self._prepared[name].quantized if name in self._prepared else None
         module = self._files_as_modules[name] if name in self._files else graph if graph is not None else self._root
         return {key: buffer.detach().clone() for key, buffer in module.named_buffers()}
 
     def exported(self, name: str, quantized: bool = True, passes: bool = True) -> ExportedProgram:
-        """Exports a method, with its weights. Its nodes have the lines of the sources.
+        """Exports a method with its weights. The nodes know their lines in the sources.
 
         Args:
             name: The method's name.
-            quantized: Whether it is quantized as the plan says.
-            passes: Whether the passes of the manifest change it.
+            quantized: Whether to quantize it as the plan says.
+            passes: Whether to run the passes of the manifest on it.
         """
         return (self._as_planned if quantized else self._float).exported(name, passes=passes)
 
@@ -129,7 +129,7 @@ class Reference:
         return bool(self._plan.passes)
 
     def prepare_float(self) -> None:
-        """Prepares the methods without quantization, before the child processes that run them begin."""
+        """Prepares the methods without quantization. Call it before the child processes that run them start."""
         _ = self._float
 
     @cached_property
@@ -166,7 +166,7 @@ class Reference:
 def _shapes_of(program: ExportedProgram) -> tuple[tuple[Shapes, ...], dict[str, Shapes]]:
     """The dynamic shapes of the inputs of an exported program: positional ones, and those by name.
 
-    Each dynamic size is a symbol: programs in which sizes are computed from others cannot be lowered.
+    Each dynamic size is a symbol: a program whose sizes are computed from others cannot be lowered.
     """
 
     def dim(size: int | torch.SymInt) -> Dim | None:

@@ -18,7 +18,7 @@ class Result:
     Attributes:
         name: Its name, such as `forward/example`.
         state: `passed`, `failed` or `skipped`.
-        detail: What was measured, what is wrong, or why it was skipped.
+        detail: What was measured, what is wrong, or why the test was skipped.
         seconds: How long it took.
         measured: Numbers that were measured, by name.
     """

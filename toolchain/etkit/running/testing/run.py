@@ -38,18 +38,17 @@ class TestOptions:
 
     Attributes:
         pattern: A pattern for the names of tests, in which `*` stands for any text; None for all tests.
-        may_be_none: Whether it is right that no test has such a name. Otherwise that is an error.
+        may_be_none: Whether a pattern may fit no test. Otherwise that is an error.
         shard: The number of this shard from 0, and the number of shards.
         allow_empty_shard: Whether there may be more shards than tests. Otherwise that is an error.
-        skip_unavailable: Whether a program for a backend that the runtime here does not have is skipped. Otherwise it
-            is an error.
-        locate: Whether a failure is searched for the operator or the layer that causes it.
+        skip_unavailable: Whether to skip a program if the runtime here lacks its backend. Otherwise that is an error.
+        locate: Whether to search for the operator or the layer that causes a failure.
         stage: Is called for each stage, to show progress.
         at_once: The number of processes that compute at the same time.
         positions: The positions of the manifest's values, for messages.
     """
 
-    __test__ = False  # pytest: this is no test
+    __test__ = False  # tells pytest that this is no test
 
     pattern: str | None = None
     may_be_none: bool = False
@@ -73,7 +72,7 @@ def run(plan: Plan, tests: TestPlan, files: ProgramFiles, inputs: Inputs, option
         options: Which tests run, and how.
 
     Returns:
-        The results in the order of their names' appearance.
+        The results, in the order of the names of tests.
 
     Raises:
         InputError: A declared input is missing or does not fit, no test has a wanted name, there are more shards than

@@ -35,13 +35,13 @@ _MAX_BYTES = 256 << 20
 
 @dataclass
 class _Sums:
-    """What is added up over the tokens of a text.
+    """Sums over the tokens of a text.
 
     Attributes:
-        loss: The negative logarithms of the program's probabilities of the tokens that follow.
+        loss: The negative logarithms of the program's probabilities for the next tokens of the text.
         expected_loss: Those of transformers.
         divergence: The divergences of the program from transformers, in nats.
-        same: The number of tokens after which both find the same next token the most likely one.
+        same: The number of tokens after which the same next token is the most likely one for both.
     """
 
     loss: list[float] = field(default_factory=list)
@@ -69,7 +69,7 @@ def divergences(scores: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
     """
     found, exact = (torch.log_softmax(each.double(), -1) for each in (scores, expected))
     terms = exact.exp() * (exact - found)
-    return torch.where(exact == -torch.inf, 0.0, terms).sum(-1)  # a token that is impossible adds nothing
+    return torch.where(exact == -torch.inf, 0.0, terms).sum(-1)  # an impossible token adds nothing
 
 
 def measure(plan: Plan, text: TextTest, files: ProgramFiles, context: StepContext) -> dict[str, float]:
@@ -114,7 +114,7 @@ def measure(plan: Plan, text: TextTest, files: ProgramFiles, context: StepContex
 
 
 def broken(text: TextTest, measured: dict[str, float]) -> list[str]:
-    """The limits that measurements break. A number that is not finite breaks each limit on it.
+    """The limits that measurements break. A number that is not finite breaks each limit.
 
     Args:
         text: The limits.
@@ -159,12 +159,12 @@ def _largest(divergences: Sequence[float]) -> float:
 
 
 def _given(window: Sequence[int], begin: int) -> int:
-    """How many tokens of a window nobody has to guess: at least those that begin each text."""
+    """How many tokens of a window are given, and not predicted: at least those that begin each text."""
     return max(1, begin, len(window) // 4)
 
 
 def _windows(begin: list[int], tokens: list[int], size: int) -> Iterator[list[int]]:
-    """The tokens in windows, each with the tokens that begin a text. One token at the end is left out."""
+    """Cuts tokens into windows, each after the tokens that begin a text. A single token at the end is left out."""
     step = size - len(begin)
     if step < 2:
         message = f"the cache of the program has space for {size} tokens, which are too few to compare a text"
@@ -176,7 +176,7 @@ def _windows(begin: list[int], tokens: list[int], size: int) -> Iterator[list[in
 
 
 def _equal_tokens(decoder: Decoder, model: torch.nn.Module, prompt: list[int]) -> int:
-    """How many tokens the program and transformers continue a text with in the same way."""
+    """How many tokens the program and transformers add to a text before they differ."""
     text = list(prompt)
     for count in range(_CONTINUED):
         if len(text) > decoder.context:
@@ -209,7 +209,7 @@ def _tokens(plan: Plan, text: TextTest, context: StepContext) -> tuple[list[int]
     return begin, tokens
 
 
-_LONGEST = 64  # characters that a token stands for; if the tokens of a text stand for more, less of them are compared
+_LONGEST = 64  # a text is cut after this many characters for each token that is compared
 
 
 def _encoded(files: Sequence[str], text: str) -> list[list[int]]:

@@ -131,7 +131,7 @@ def run(options: argparse.Namespace) -> int:
             raise InputError.of(f"{option}: only a manifest has variants")
     if sizes and first is None:
         raise InputError.of("--dim: only a manifest names dimensions", "give the inputs with --input")
-    options.restart()  # a crash of the runtime is then an error that says so
+    options.restart()  # then a crash of the runtime is reported as an error
     with ExitStack() as scratch:
         programs = [_program(options, options.built or options.program, first, scratch)]
         if two:

@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
     output = options.output or Path(f"{plan.name}.bpte")
     if output.suffix != ".bpte":
         raise InputError.of(f"-o {output}: the name must end with .bpte")
-    options.restart()  # a crash of native code is then an error that says so
+    options.restart()  # then a crash of native code is reported as an error
     with locating(loaded.positions):
         found = _bundle(options, loaded, plan)
     artifacts.replace(output, found.content)
@@ -86,7 +86,7 @@ def _bundle(options: argparse.Namespace, loaded: Manifest, plan: Plan) -> Bundle
 
 
 def _possible(tests: TestPlan, options: argparse.Namespace) -> TestPlan:
-    """The tests without metrics, and for build rules without the cases that need other files than the declared ones."""
+    """The tests without metrics. For build rules, cases that need undeclared files are left out, too."""
     from etbuild.plan.parts import FileExample, callables_of
 
     cases = dict(tests.cases)

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from etbuild.files.writing import Artifact
     from etbuild.key.declared import Inputs
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # without tab and newline
-_TEXT, _ANSWER = 50, 512  # tokens
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # control characters, except tab and newline
+_TEXT, _ANSWER = 50, 512  # the default numbers of tokens
 
 
 def add(verbs: Any) -> None:
@@ -80,10 +80,10 @@ def run(options: argparse.Namespace) -> int:
     given = build.given_inputs(options, options.manifest)
     if options.chat:
         _check_template(loaded[0].data["tokenizer"], given)
-    options.restart()  # a crash of the runner's native code is then an error that says so
+    options.restart()  # then a crash of the runner's native code is reported as an error
     how = build.how_to_build(options)
     _, result = build.build_program(loaded[0], given, options.directory, how)
-    adapters = loaded[0].data["model"].get("adapters", {})  # the runner runs `forward`, which computes without them
+    adapters = loaded[0].data["model"].get("adapters", {})  # the runner calls `forward`, which does not use adapters
     artifacts = [each for each in result.artifacts if each.tag not in adapters]
     (_chat if options.chat else _generate)(artifacts, options)
     return 0
@@ -107,7 +107,7 @@ def _check_template(tokenizer: str | list[str], given: Inputs) -> None:
 
 
 def _chat(artifacts: list[Artifact], options: argparse.Namespace) -> None:
-    """Answers the turns of a user, and prints each token when it is there."""
+    """Answers the turns of a user. Prints each token as soon as it is there."""
     paths = {kind: [each.path for each in artifacts if each.kind == kind] for kind in ("named_data", "tokenizer")}
     [program] = [each.path for each in artifacts if each.kind == "program"]
     with tempfile.TemporaryDirectory() as scratch, _only_tokens() as write:
@@ -128,7 +128,7 @@ def _chat(artifacts: list[Artifact], options: argparse.Namespace) -> None:
 
 
 def _turns(first: str | None, write: Callable[[str], None]) -> Iterator[str]:
-    """The turns of the user: the first one, and the lines of standard input that are not empty."""
+    """Yields the turns of the user: the first one, and the lines of standard input that are not empty."""
     if first is not None:
         yield first
     with open(0, encoding="utf-8", errors="replace", closefd=False) as lines:
@@ -145,7 +145,7 @@ def _turns(first: str | None, write: Callable[[str], None]) -> Iterator[str]:
 
 
 def _generate(artifacts: list[Artifact], options: argparse.Namespace) -> None:
-    """Runs ExecuTorch's runner, which prints each token when it is there."""
+    """Runs ExecuTorch's runner, which prints each token as soon as it is there."""
     [program] = [str(each.path) for each in artifacts if each.kind == "program"]
     data = [str(each.path) for each in artifacts if each.kind == "named_data"]
     tokenizers = [str(each.path) for each in artifacts if each.kind == "tokenizer"]
@@ -162,7 +162,7 @@ def _generate(artifacts: list[Artifact], options: argparse.Namespace) -> None:
         from etkit.running.generation.runner_tokenizer import check
 
         check(tokenizer, options.prompt)
-        # Hugging Face's tokenizers add the tokens that begin a text if `num_bos` is not 0, and as many as they want.
+        # Hugging Face's tokenizers add all tokens that begin a text if `num_bos` is not 0.
         most = options.tokens or _TEXT
         how = GenerationConfig(echo=False, max_new_tokens=most, temperature=options.temperature, num_bos=1)
         runner = TextLLMRunner(program, tokenizer, *data)
@@ -183,10 +183,10 @@ class Text:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def add(self, token: str, last: bool = False) -> str:
-        """Returns the characters that are complete with this token.
+        """Takes a token, and returns the characters that it completes.
 
         Args:
-            token: The token. A surrogate stands for each byte that is no UTF-8.
+            token: The text of the token. Bytes that are not UTF-8 are surrogates.
             last: Whether the text ends here.
         """
         text = self._decoder.decode(token.encode("utf-8", "surrogateescape"), last)
@@ -195,9 +195,9 @@ class Text:
 
 @contextmanager
 def _bytes_as_text() -> Iterator[None]:
-    """Within this context, native code may turn bytes that are no UTF-8 into text: they become surrogates.
+    """Within this context, native code can make texts from bytes that are not UTF-8: they become surrogates.
 
-    The runner's binding decodes each token strictly, and a token may be a part of a character.
+    The runner's binding decodes each token strictly, but a token may be a part of a character.
     """
     strict = codecs.lookup_error("strict")
     codecs.register_error("strict", codecs.lookup_error("surrogateescape"))
@@ -209,7 +209,7 @@ def _bytes_as_text() -> Iterator[None]:
 
 @contextmanager
 def _only_tokens() -> Iterator[Callable[[str], None]]:
-    """Within this context, only what the yielded function gets is printed: the runner prints tokens and logs itself."""
+    """Within this context, only what the yielded function gets is printed, and not the runner's tokens and logs."""
     from etbuild.exception_text import summary
 
     sys.stdout.flush()
@@ -226,7 +226,7 @@ def _only_tokens() -> Iterator[Callable[[str], None]]:
             write("", last=True)
         except EtbuildError:
             raise
-        except Exception as error:  # the runner's native code raises RuntimeError, its imports anything
+        except Exception as error:  # native code raises RuntimeError; its imports may raise any exception
             log.seek(0)
             lines = [
                 re.sub(r"^\[[\w.]+:\d+\] ", "", line) for line in log.read().decode("utf-8", "replace").splitlines()

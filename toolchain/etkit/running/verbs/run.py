@@ -16,7 +16,7 @@ from etkit.program import add_named_data
 if TYPE_CHECKING:
     import torch
 
-_SHOWN = 32  # elements of an output; with more, only the first and the last are shown
+_SHOWN = 32  # of an output with more elements, only the first and the last are shown
 
 
 def add(verbs: Any) -> None:
@@ -42,7 +42,7 @@ def run(options: argparse.Namespace) -> int:
 
     if options.output is not None and options.output.suffix != ".safetensors":
         raise InputError.of(f"-o {options.output}: the name must end with .safetensors")
-    options.restart()  # a crash of the runtime is then an error that says so
+    options.restart()  # then a crash of the runtime is reported as an error
     files = program_files.read(options.program, options.named_data)
     facts = files.method(options.method)
     import torch
@@ -76,7 +76,7 @@ def _text(value: Any) -> str:
 
 
 def _as_json(value: Any) -> Any:
-    """An output as JSON data. Numbers that JSON does not have become texts, such as "nan"."""
+    """An output as JSON data. Numbers that JSON lacks become texts, such as "nan"."""
     if not hasattr(value, "dtype"):
         return _finite(value)
     dtype = str(value.dtype).removeprefix("torch.")

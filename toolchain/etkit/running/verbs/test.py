@@ -76,7 +76,7 @@ def _shard(text: str) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class _Tested:
-    """A program to test: its manifest's file, the manifest with a variant merged into it, and the plan."""
+    """A program to test: the file of its manifest, the manifest with a variant merged into it, and the plan."""
 
     manifest: Path
     loaded: Manifest
@@ -89,7 +89,7 @@ def run(options: argparse.Namespace) -> int:
     from etkit.running.testing import results
 
     programs = _programs(options)
-    options.restart()  # a crash of native code is then an error that says so
+    options.restart()  # then a crash of native code is reported as an error
     names = wanted(options)
     several = names is None or len(names) > 1 or may_be_several(options.manifests)
     if not several:
@@ -127,7 +127,7 @@ def _programs(options: argparse.Namespace) -> Sequence[_Tested]:
 
 
 def _in_fork(options: argparse.Namespace, program: _Tested) -> list[Result]:
-    """The results of one of several programs. Code of its model, and its errors, do not reach the next one."""
+    """The results of one of several programs, from a fork: code of its model cannot affect the next one."""
     from etbuild.guard import children
     from etkit.running.testing.results import Result
 
@@ -139,7 +139,7 @@ def _in_fork(options: argparse.Namespace, program: _Tested) -> list[Result]:
 
 
 def _located(options: argparse.Namespace, program: _Tested, several: bool = False) -> list[Result]:
-    """The results of a program. Its errors have their positions in the manifest."""
+    """The results of a program. Errors get their positions in the manifest."""
     from etbuild.manifest.positions import locating
 
     with locating(program.loaded.positions):
@@ -160,7 +160,7 @@ def _tests(options: argparse.Namespace, program: _Tested, several: bool) -> list
     declared = inputs(options, [program.manifest.parent, *options.root])
     how = TestOptions(
         pattern=options.filter,
-        may_be_none=several,  # another program may have such a test
+        may_be_none=several,  # another program may have a test of this name
         shard=options.shard,
         allow_empty_shard=options.allow_empty_shard or several,
         skip_unavailable=options.skip_unavailable,

@@ -26,7 +26,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from etbuild.patching import replaced
 
 if TYPE_CHECKING:
-    from etbuild.export.assignments import Assigned
+    from etplugins.assignments.assigned import Assigned
 
 _NO_HOOK = SimpleNamespace(remove=lambda: None)
 
