@@ -360,5 +360,5 @@ def test_a_program_uses_the_plugins_that_it_needs_and_no_others(kind: str) -> No
 
 
 def test_methods_from_files_assign_nothing() -> None:
-    plan = from_manifest({"name": "net", "methods": {"forward": {"program": "net.pt2"}}})  # type: ignore[typeddict-item]
+    plan = from_manifest({"name": "net", "methods": {"forward": {"program": "net.pt2"}}})
     assert plan.plugins_of("export") == {"etplugins.pt2_files"}
