@@ -33,6 +33,6 @@ def _is_needed(file, steps):
     place, _, path = file.partition("/")
     package = path.partition("/")[0] if "/" in path else ""
     if place != "etbuild":
-        return place == "etplugins" and PLUGINS_OF_STEPS.get(package, steps[0]) in steps
+        return place == "etplugins" and steps[0] in PLUGINS_OF_STEPS.get(package, steps)
     around = package not in STEP_PACKAGES and package not in COMMAND_LINE_PACKAGES
     return around or bool([step for step in STEP_PACKAGES.get(package, []) if step in steps])

@@ -13,9 +13,9 @@ from torch import nn
 from torch.export import Dim, ExportedProgram
 from torch.nn import functional as F
 
-from etbuild.plan.parts import MethodComparison
 from etplugins.comparison import compare, hints
 from etplugins.comparison.graph import Graph, buffers
+from etplugins.comparison.parts import MethodComparison
 
 Function = Callable[..., torch.Tensor]
 WORK = 200_000_000

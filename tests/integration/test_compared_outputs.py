@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 
-from etbuild.plan.parts import Tolerance
 from etplugins.comparison import accuracy, layout, quantized
+from etplugins.comparison.parts import Tolerance
 
 
 @pytest.mark.parametrize("sentinel", [torch.finfo(torch.float32).min, -1e9, -1e5])

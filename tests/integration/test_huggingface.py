@@ -363,8 +363,8 @@ def test_changed_keys_reach_nested_and_renamed_configurations(
     kind: str, changed: dict[str, Any], reads: Callable[[Any], Any], tmp_path: Path
 ) -> None:
     from etbuild.key.declared import Inputs
-    from etbuild.plan.parts import ConfigFile
     from etplugins.transformers.huggingface_config import make_config
+    from etplugins.transformers.parts import ConfigFile
 
     cls = getattr(transformers, kind)
     cls.config_class().save_pretrained(tmp_path)
@@ -374,8 +374,8 @@ def test_changed_keys_reach_nested_and_renamed_configurations(
 
 def test_a_key_without_a_default_that_the_model_reads_is_taken(tmp_path: Path) -> None:
     from etbuild.key.declared import Inputs
-    from etbuild.plan.parts import ConfigFile
     from etplugins.transformers.huggingface_config import make_config
+    from etplugins.transformers.parts import ConfigFile
 
     transformers.DebertaV2Config().save_pretrained(tmp_path)
     for wanted in ({"position_buckets": 16}, ConfigFile("config.json", {"position_buckets": 16})):
@@ -403,8 +403,8 @@ NAMING_CODE = {
 @pytest.mark.parametrize("nested", [False, True])
 def test_keys_of_a_file_that_name_code_are_left_out(nested: bool, tmp_path: Path) -> None:
     from etbuild.key.declared import Inputs
-    from etbuild.plan.parts import ConfigFile
     from etplugins.transformers.huggingface_config import make_config
+    from etplugins.transformers.parts import ConfigFile
 
     config = json.loads(transformers.LlavaConfig(text_config=transformers.LlamaConfig(**TINY)).to_json_string())
     changed = config["text_config"] if nested else config
@@ -422,8 +422,8 @@ def test_keys_of_a_file_that_name_code_are_left_out(nested: bool, tmp_path: Path
 def test_a_manifest_cannot_name_code_of_others(key: str, where: str, tmp_path: Path) -> None:
     from etbuild.errors import InputError
     from etbuild.key.declared import Inputs
-    from etbuild.plan.parts import ConfigFile
     from etplugins.transformers.huggingface_config import make_config
+    from etplugins.transformers.parts import ConfigFile
 
     transformers.LlamaConfig(**TINY).save_pretrained(tmp_path)
     own = {key: NAMING_CODE[key]}
@@ -479,8 +479,8 @@ def test_values_of_a_file(key: str, value: Any, made: Any, tmp_path: Path) -> No
     """`save_pretrained` writes an object for a number that JSON has no form for."""
     from etbuild.errors import InputError
     from etbuild.key.declared import Inputs
-    from etbuild.plan.parts import ConfigFile
     from etplugins.transformers.huggingface_config import make_config
+    from etplugins.transformers.parts import ConfigFile
 
     transformers.Mamba2Config().save_pretrained(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(json.loads((tmp_path / "config.json").read_text()) | {key: value}))

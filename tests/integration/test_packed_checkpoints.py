@@ -19,11 +19,12 @@ from etbuild.key.declared import Inputs
 from etbuild.model.checkpoint import CheckpointTensors
 from etbuild.model.module import named_tensors
 from etbuild.model.weights_files import describe_state
-from etbuild.plan.parts import TorchaoEntry, WeightsFile
+from etbuild.plan.parts import WeightsFile
 from etplugins.packed import checkpoints, formats
 from etplugins.packed.checkpoints import packing_of
 from etplugins.packed.integers import Integers
 from etplugins.packed.kept import KeptIntegers
+from etplugins.quantize.parts import TorchaoEntry
 from etplugins.quantize.torchao_weights import kept_weights
 from tests.helpers import packed
 from tests.helpers.runtime import run

@@ -14,8 +14,9 @@ import torch
 
 from etbuild.errors import BuildError, InputError
 from etbuild.key.declared import Inputs
-from etbuild.plan.parts import ConfigFile, DecoderCache, HuggingFace, ModuleSource
+from etbuild.plan.parts import ModuleSource
 from etplugins.transformers import other_mixtures, position_tables
+from etplugins.transformers.parts import ConfigFile, DecoderCache, HuggingFace
 from tests.helpers.language_models import CONFIGS, STATES, VOCABULARY, model, transformers
 from tests.helpers.random_tokens import tokens
 

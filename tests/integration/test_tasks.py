@@ -15,7 +15,8 @@ from etbuild.cli import main
 from etbuild.inputs.step_context import StepContext
 from etbuild.key.declared import Inputs
 from etbuild.model import module
-from etbuild.plan.parts import HuggingFace, ModuleSource
+from etbuild.plan.parts import ModuleSource
+from etplugins.transformers.parts import HuggingFace
 from tests.helpers import commands, depth_estimation, single_calls
 from tests.helpers.random_tokens import tokens
 from tests.helpers.runtime import run

@@ -20,13 +20,13 @@ from executorch.backends.xnnpack.xnnpack_preprocess import XnnpackBackend
 from safetensors.torch import save_file
 
 from etbuild import plugins
-from etbuild.cache.store import Cache
 from etbuild.emit.emit_methods import Emitted
 from etbuild.emit.merge import merge
 from etbuild.lower.named_data import Blob
 from etbuild.model.tensor_facts import TensorFacts
 from etbuild.patching import replaced
 from etkit.building import cache_upkeep
+from etkit.local.cache.store import Cache
 from etplugins.templates import recipes, unbound
 from etplugins.templates.recipes import Ingredients, NoRecipe
 from tests.helpers.manifests import net

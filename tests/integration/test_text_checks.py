@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from etbuild.cli import main
-from etbuild.plan.model_tests import TextTest
 from etkit.running.testing import text_scores
+from etplugins.model_tests.parts import TextTest
 from tests.helpers.language_models import CACHES, LETTERS, project
 from tests.helpers.manifests import net
 

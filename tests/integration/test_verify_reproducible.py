@@ -9,10 +9,10 @@ import pytest
 import torch
 from safetensors.torch import save
 
-from etbuild.cache.store import Cache
 from etbuild.plan.step_plans import LowerPlan
 from etbuild.steps.saved_export import LoweringJob
 from etkit.building import cache_upkeep
+from etkit.local.cache.store import Cache
 from etplugins.templates import one_by_one
 from tests.helpers.manifests import net
 

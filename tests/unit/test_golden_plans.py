@@ -6,9 +6,9 @@ import pytest
 
 from etbuild.cli.main import main
 from etbuild.manifest import validate
-from etbuild.plan import model_tests as planned
 from etbuild.plan.parts import TensorExample
 from etbuild.plan.plan import from_manifest
+from etplugins.model_tests import parts as planned
 from tests.conftest import EXAMPLES, MANIFESTS, variant, variant_options
 
 GOLDEN = Path(__file__).parents[1] / "golden/plans"

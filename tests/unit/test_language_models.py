@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from etbuild.build import BuildOptions, build
 from etbuild.cli.main import main
 from etbuild.errors import InputError
 from etbuild.key.declared import Inputs
@@ -18,8 +17,10 @@ from etbuild.plan.part import Part
 from etbuild.plan.plan import Plan, from_manifest
 from etbuild.plan.step_plans import read_plan
 from etbuild.report.tokenizer import unknown_tokens
+from etkit.local.build import BuildOptions, build
 from etkit.running.generation.tokenizer_files import preferred
 from etkit.running.verbs.generate import Text
+from etplugins.transformers.parts import settings_of
 from tests.helpers import depth_estimation
 
 OPERATORS = "executorch.extension.llm.custom_ops.custom_ops"
@@ -127,8 +128,9 @@ def test_a_constant_of_the_manifest_overrides_that_of_the_runner(tmp_path: Path)
 def test_a_plugin_may_provide_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     depth_estimation.provide(monkeypatch)
     plan = planned(tmp_path, {"task": depth_estimation.NAME})
-    assert plan.model.huggingface is not None
-    assert plan.model.huggingface.model_class == depth_estimation.CLASS
+    settings = settings_of(plan.model)
+    assert settings is not None
+    assert settings.model_class == depth_estimation.CLASS
     assert as_json(plan.methods["forward"])["example_inputs"] == [{"of_model": "image"}]
     assert plan.plugins_of("export") == {"etplugins.depth", "etplugins.transformers"}
     with pytest.raises(InputError, match=r"did you mean `depth-estimation`\?"):

@@ -10,11 +10,10 @@ import pytest
 
 from etbuild import plugins
 from etbuild.files.digests import canonical_json
-from etbuild.plan import manifest_forms
 from etbuild.plan.part import PLAN_ONLY, Part, PluginKeys, Says
 from etbuild.plan.plan import Plan, from_manifest
 from etbuild.plan.step_plans import read_plan
-from tools.reference import ROOT, schemas
+from tools.reference import ROOT, manifest_forms, schemas
 
 
 def test_the_files_are_current() -> None:

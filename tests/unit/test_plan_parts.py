@@ -9,7 +9,6 @@ import pytest
 from etbuild.plan.part import Part
 from etbuild.plan.parts import (
     BackendEntry,
-    BatchesFile,
     ContainerExample,
     Dim,
     FactoryCall,
@@ -18,12 +17,11 @@ from etbuild.plan.parts import (
     NamedData,
     RecipeCall,
     TensorExample,
-    TorchaoEntry,
     ValueExample,
-    read_calibration,
     read_example,
     read_shapes,
 )
+from etplugins.quantize.parts import BatchesFile, TorchaoEntry, read_calibration
 
 
 def test_a_part_is_equal_to_one_of_its_class_with_equal_fields() -> None:

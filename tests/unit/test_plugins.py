@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
+from pathlib import Path
 
 import pytest
 
 from etbuild import plugins
+from etbuild.errors import InputError
 from etbuild.plugins import Plugin
 
 PLUGINS = plugins.plugins().values()
@@ -19,6 +21,22 @@ def test_a_plugin_names_the_plugins_that_it_imports(plugin: Plugin) -> None:
     text = "\n".join(file.read_text("utf-8") for file in plugin.directory.rglob("*.py"))
     imported = {*re.findall(r"^\s*from ((?:etkit|etplugins)\.\w+)", text, re.MULTILINE)}
     assert sorted(imported & plugins.plugins().keys() - {plugin.package}) == [*plugin.uses]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "not JSON: Expecting property name"),
+        ("[]", "expected an object with `description` and `provides`"),
+        ('{"description": "", "provides": {}, "imports": "h5py"}', "`imports` is no list"),
+        ('{"description": "", "provides": {}, "use": []}', "unknown key `use`.*did you mean `uses`"),
+    ],
+)
+def test_a_wrong_file_of_a_plugin_is_named(tmp_path: Path, content: str, message: str) -> None:
+    file = tmp_path / plugins.FILE
+    file.write_text(content)
+    with pytest.raises(InputError, match=f"(?s){file}: {message}"):
+        plugins._read(file, "etplugins.new")
 
 
 @EACH

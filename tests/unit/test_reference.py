@@ -96,9 +96,12 @@ def test_sections_of_a_docstring_become_lists() -> None:
     )
 
 
+GENERATED = re.compile(r"(?s)<!-- packages -->.*?<!-- /packages -->")  # it grows with each plug-in
+
+
 def test_pages_are_short() -> None:
     lines = {
-        path.relative_to(ROOT).as_posix(): path.read_text("utf-8").count("\n")
+        path.relative_to(ROOT).as_posix(): GENERATED.sub("", path.read_text("utf-8")).count("\n")
         for path in [ARCHITECTURE, *(ROOT / "docs").rglob("*.md")]
     }
     assert len(lines) > 100

@@ -14,6 +14,7 @@ import pytest
 from etbuild import plugins
 from etbuild.cli import VERBS
 from etbuild.key import code
+from etbuild.plan.part import PluginKeys
 from tests.helpers.drivers import TOOLCHAIN, driver_of_action, rules
 
 DRIVER = TOOLCHAIN / "etbuild"
@@ -128,7 +129,8 @@ def test_the_driver_of_an_action_tells_what_it_can_do(step: str, tmp_path: Path)
             assert say(verb, "--help", expect=2).startswith(f"error: there is no verb `{verb}`\n")
 
 
-OF_PLANNING = ("manifest_section", "runner", "runner_constants")
+OF_PLANNING = ("manifest_keys", "manifest_section", "runner", "runner_constants", "step_plan")
+OF_REPORT = ("runner", "runner_constants")
 OF_METHODS = ("example_input", "method_change", "method_source", "module_source", "quantizer", "tensor_file")
 SEARCH = ["etplugins.comparison.locate", "etbuild.emit.emit_methods", "etbuild.lower.lower_methods"]
 """What looks for the operator of a wrong program."""
@@ -144,8 +146,11 @@ def test_the_driver_of_an_action_has_what_it_imports(step: str) -> None:
     names = (f"etbuild.cli.{step}", f"etbuild.steps.{step}", "etplugins.comparison.verb", "etplugins.comparison.step")
     waiting = ["etbuild.__main__", "etbuild.cli.main", *(names[2:] if step == "compare" else names[:2])]
     waiting += ["etplugins.worker.server", "etplugins.worker.warm_up"]
-    groups = OF_PLANNING if step in ("plan", "report") else OF_METHODS
+    groups = {"plan": OF_PLANNING, "report": OF_REPORT}.get(step, OF_METHODS)
     provided = [plugin.provides.get(group, {}) for plugin in plugins.plugins().values() for group in groups]
+    provided.append(
+        {key: PluginKeys(key).kind.__module__ for key in ("model.huggingface", "model.adapters", "quantize")}
+    )
     waiting += [place.partition(":")[0] for names in provided for place in names.values()]
     waiting += SEARCH if step == "compare" else []
     waiting += LOWERING if step == "lower" else []

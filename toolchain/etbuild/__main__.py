@@ -21,7 +21,7 @@ error: Buck2 started a local worker, which speaks gRPC; this one speaks Bazel's 
 
 def main() -> int:
     """Runs the command line."""
-    # They wait until there is a handler. Until then, Python would print a traceback, or end without a word.
+    # Signals wait until there is a handler. Python itself would print a traceback, or end without a message.
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
     if not os.environ.get("PYTHONSAFEPATH") and sys.path[0] in ("", _current_directory()):
         del sys.path[0]  # `python -m` put it there
@@ -43,7 +43,7 @@ def main() -> int:
         from etbuild.processes.supervisor import work_for_parent
 
         descriptor, handed = map(int, arguments.pop(0).removeprefix(_SUPERVISED).split(","))
-        # The parent knows why this process is interrupted, and says so.
+        # The parent knows why this process is interrupted, and prints the message.
         work_for_parent(descriptor, handed, lambda: _run(arguments, tell_interrupt=lambda: None))
     try:
         code = _run(arguments, restart=lambda limit: _supervise(arguments, limit))
@@ -61,7 +61,7 @@ def _run(arguments: list[str], **settings: Any) -> int:
 
 
 def _end(code: int) -> NoReturn:
-    """Ends this process. Python would handle signals differently while it ends by itself."""
+    """Ends this process at once: while Python shuts down, it handles signals differently."""
     from etbuild.processes.ending import end_process
 
     end_process(code)
@@ -82,7 +82,7 @@ def _supervise(arguments: list[str], limit: float | None) -> None:
 
 
 def _restart(arguments: list[str]) -> None:
-    """Restarts this process in fixed surroundings. For processes that live long and fork for each build."""
+    """Restarts this process in fixed surroundings. It is for processes that live long and fork for each build."""
     from etbuild.surroundings import environment
 
     if not environment.is_fixed():

@@ -31,7 +31,7 @@ ATTRIBUTES_OF_SOURCES = ("srcs", "deps")
 """The attributes of a build rule that list sources."""
 
 COMPARED = 20  # this many unknown words are compared with the known ones
-_NEAR = 0.8  # how alike two words are that hardly are others
+_NEAR = 0.8  # from this similarity on, a word is taken for a misspelt other one
 _LISTED = 60  # this many known words are listed
 _LONG = 100  # this many characters of a key are shown
 
@@ -88,7 +88,7 @@ class Problem:
         return replace(self, hint="\n".join(parts) or None)
 
     def located(self, positions: Positions) -> Problem:
-        """The same problem with its position, looked up by path (or by the nearest enclosing one) unless it has one."""
+        """The same problem with a position: its own, or else that of its path or of the nearest enclosing path."""
         if self.position is not None or self.path is None:
             return self
         for length in range(len(self.path), -1, -1):
@@ -107,7 +107,7 @@ class Problem:
         return "\n".join([printable(first), *(f"    {printable(line.removeprefix('    '))}" for line in more)])
 
     def on_one_line(self) -> str:
-        """The problem without its hint, as a part of another message."""
+        """The problem without its hint, for a part of another message."""
         return printable(str(replace(self, hint=None)))
 
 
@@ -196,7 +196,7 @@ def check_current_directory() -> None:
 
 
 class Leaving(BaseException):
-    """Base of the exceptions that end a process of ours, or what it does. No code turns them into an error."""
+    """Base of the exceptions that end one of our processes, or its task. No code turns them into an error."""
 
 
 class Elsewhere(Leaving):
@@ -261,7 +261,7 @@ def _did_you_mean(word: str, words: tuple[str, ...]) -> str | None:
 
 
 def is_near(word: str, known: Iterable[str]) -> bool:
-    """Whether a known word is so near that no other hint is needed."""
+    """Whether a known word is so similar that no other hint is needed."""
     return bool(difflib.get_close_matches(word, [*known], n=1, cutoff=_NEAR))
 
 

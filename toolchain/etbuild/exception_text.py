@@ -11,13 +11,13 @@ from pathlib import Path
 
 _LIMIT = 600  # characters that a summary takes from a message
 _TRACE = re.compile(r"(?:Original exception\s+)?Traceback \(most recent call last\):[ ]*\n(?:[ \t]+.*\n)*")
-"""A traceback in a message, which some errors of PyTorch quote, without the exception in its last line."""
-_PANIC = "PanicException"  # of any library in Rust; the name tells a user nothing
+"""A traceback that some errors of PyTorch quote in their message, without its last line, which has the exception."""
+_PANIC = "PanicException"  # of all libraries in Rust; users do not know the name
 _KEPT = 50  # error files that are kept
 
 
 def readable(error: BaseException) -> BaseException:
-    """The error, or one of the same name in its place if its `__str__` raises. Its text can then be made."""
+    """Returns the error. If its `__str__` raises, returns another error of the same class name, which has a text."""
     try:
         str(error)
     except (Exception, SystemExit) as failure:  # noqa: BLE001 - it is code of a user
@@ -32,7 +32,7 @@ def summary(error: BaseException, limit: int = _LIMIT) -> str:
     """The error's type and the first paragraph of its message, on one line.
 
     If this paragraph ends with a colon, the summary includes the next one. It leaves out the lines of a traceback. For
-    a failed import it includes the first cause: packages say "could not import" for whatever goes wrong.
+    a failed import it includes the first cause: packages often say only "could not import".
 
     Args:
         error: The error.

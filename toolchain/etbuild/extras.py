@@ -11,7 +11,7 @@ _OF_EXTRA = re.compile(r"(?P<requirement>[^;]*); extra == ['\"](?P<extra>[^'\"]*
 def install_hint(*extras: str) -> str:
     """Returns the command that installs what extras need, and what to write in Bazel.
 
-    The command names the packages themselves. This package is on no index, where its name could be another's.
+    The command does not name this package: it is on no index, where another one may have its name.
 
     Args:
         extras: Names of extras in `pyproject.toml`.
@@ -23,7 +23,7 @@ def install_hint(*extras: str) -> str:
 
 
 def _requirements(extra: str) -> list[str]:
-    """What an extra needs, as pip takes it. Empty where only the files of this package are there, as in Bazel."""
+    """What an extra needs, in pip's form. Empty if only the files of this package exist, as in Bazel."""
     from importlib import metadata
 
     try:

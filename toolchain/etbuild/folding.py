@@ -28,7 +28,7 @@ def listed(names: Sequence[str], most: int = _NAMED) -> str:
 
 @dataclass(frozen=True)
 class _Row:
-    """A problem to show. `rank` is its place in the order; `count` is the number of problems that it stands for."""
+    """A problem to show. `rank` is its place in the order. It represents `count` problems."""
 
     rank: int
     problem: Problem

@@ -49,7 +49,7 @@ def from_exception(
 
 
 PASSING = (EtbuildError, KeyboardInterrupt, GeneratorExit, Leaving)
-"""Exceptions that are no failure of other people's code: errors of ours, Ctrl-C, and what ends a process of ours."""
+"""Exceptions that are not failures of other people's code: our errors, Ctrl-C, and what ends one of our processes."""
 
 
 @contextmanager
@@ -87,8 +87,8 @@ def wrap_library_errors(
 
 
 def foreign_error(error: BaseException) -> EtbuildError | None:
-    """Our error for what no code of ours raises: a panic of a library in Rust, or a class of others that is no
-    `Exception`. None for any other exception."""
+    """Our error for an exception that only foreign code raises: a panic of a library in Rust, or a foreign class that
+    is not an `Exception`. None for any other exception."""
     ours = type(error).__module__.partition(".")[0] in ("etbuild", "etkit", "etplugins")
     if ours or isinstance(error, (Exception, *PASSING)):
         return None

@@ -148,7 +148,7 @@ class _Explainer:
             case "additionalProperties" if wanted is False:
                 known = schema.get("properties", {})
                 for key, hint in unknown(data, known):
-                    if not (known and is_near(key, known)):  # what is nearest here comes first
+                    if not (known and is_near(key, known)):  # a similar key of this section is the better hint
                         hint = self.place_of(key) or (hint if known else "no keys are allowed here")
                     yield Problem(f"unknown key `{key}`", (*path, key), hint, at_key=True)
             case "required":
@@ -188,10 +188,10 @@ class _Explainer:
             case "uniqueItems":
                 yield Problem("an entry is in the list twice", path, "remove one of them")
             case _:
-                yield Problem(error.message[:_QUOTED], path, hint)  # the library quotes all of the data
+                yield Problem(error.message[:_QUOTED], path, hint)  # cut: the library quotes all of the data
 
     def place_of(self, key: str) -> str | None:
-        """A hint for a key that stands in the wrong section. None if no section has it, or several have."""
+        """A hint for a key in the wrong section. None if no section has it, or too many have it."""
         if key in self.root.get("properties", {}):
             return f"`{key}` belongs at the top level"
         places = [name for name, keys in self._sections if key in keys]
@@ -244,7 +244,7 @@ class _Explainer:
 
 
 def _one_of(data: dict[str, Any], keys: list[str], path: DocumentPath) -> Iterator[Problem]:
-    """The problem that none or more than one of some keys is given."""
+    """The problem if exactly one of some keys must be given, and none or several are."""
     listed = ", ".join(f"`{key}`" for key in keys)
     given = [key for key in keys if key in data]
     if not given:

@@ -1,4 +1,4 @@
-"""Notes about a program that builds. They are for users, and most of them stand in the report."""
+"""Notes for users about a program that can be built. Most of them are in the report, too."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _collected: list[list[str]] = []
 
 
 def add(note: str) -> None:
-    """Adds a note to those of the step that runs. The report has them, and the build prints them with it."""
+    """Adds a note to the notes of the running step. They go into the report, and the build prints them."""
     if _collected and note not in _collected[-1]:
         _collected[-1].append(note)
 
 
 @contextlib.contextmanager
 def collected() -> Iterator[list[str]]:
-    """Collects the notes of what runs inside."""
+    """Collects the notes of code that runs within this context."""
     _collected.append([])
     try:
         yield _collected[-1]

@@ -14,9 +14,9 @@ from typing import Any
 
 @contextlib.contextmanager
 def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """Sets an attribute of a module or class inside. Restores it afterwards, or removes it if there was none."""
+    """Sets an attribute of a module or class within this context. Restores or removes it on exit."""
     own = vars(owner)
-    original = own.get(name, owner)  # the owner itself marks an attribute that is only inherited
+    original = own.get(name, owner)  # the owner as the value means that the attribute is only inherited
     setattr(owner, name, value)
     try:
         yield
@@ -28,7 +28,7 @@ def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 
 def replacing(owner: Any, name: str) -> Callable[[Any], Callable[[], AbstractContextManager[None]]]:
-    """Decorates a function: a call makes a context in which the function itself is this attribute of the owner."""
+    """A decorator. Calling its result makes a context in which the function is this attribute of the owner."""
     return lambda function: functools.partial(replaced, owner, name, function)
 
 
@@ -45,7 +45,7 @@ class _StandIn(ModuleType):
 
 @contextlib.contextmanager
 def imported_later(module: str, function: str, instead: Callable[..., Any] | None = None) -> Iterator[None]:
-    """Inside, `from module import function` gives another function. It does nothing if the module is already imported.
+    """Within this context, `from module import function` gives another function, unless the module is already imported.
 
     Args:
         module: The name of the module.

@@ -1,8 +1,8 @@
 """Finds the plug-ins beside this package, by what they provide.
 
 A plug-in is a directory with a file `plugin.json`. It provides objects, each in a group and under a name: the backend
-`qualcomm`, the verb `push`. What asks for one names the group, and imports the plug-in when it needs it. So this
-package imports no plug-in, and a key holds those that its program uses and no others.
+`qualcomm`, the verb `push`. Code that needs an object names its group, and only then the plug-in is imported. So this
+package imports no plug-in, and a key holds only the plug-ins that its program uses.
 
 The form is that of entry points, in files of our own because the driver also runs where nothing is installed.
 """
@@ -19,7 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from etbuild.errors import InputError
+from etbuild.errors import InputError, did_you_mean
 
 ROOT = Path(__file__).parents[1]
 PLACES = ("etplugins", "etkit")
@@ -67,10 +67,23 @@ def plugins() -> dict[str, Plugin]:
     return {package: _read(files[package], package) for package in sorted(files)}
 
 
+_FORM = {"description": str, "provides": dict, "uses": list, "imports": list, "help": dict}
+
+
 def _read(file: Path, package: str) -> Plugin:
     import json  # `etbuild --version` needs none
 
-    content = json.loads(file.read_text("utf-8"))
+    try:
+        content = json.loads(file.read_text("utf-8"))
+    except ValueError as error:
+        raise InputError.of(f"{file}: not JSON: {error}") from None
+    if not isinstance(content, dict) or not content.keys() >= {"description", "provides"}:
+        raise InputError.of(f"{file}: expected an object with `description` and `provides`")
+    for key, value in content.items():
+        if key not in _FORM:
+            raise InputError.of(f"{file}: unknown key `{key}`", did_you_mean(key, _FORM))
+        if not isinstance(value, _FORM[key]):
+            raise InputError.of(f"{file}: `{key}` is no {_FORM[key].__name__}")
     used, imported = (tuple(content.get(key, ())) for key in ("uses", "imports"))
     return Plugin(package, content["description"], content["provides"], used, imported, content.get("help", {}))
 

@@ -28,7 +28,7 @@ def installed(name: str) -> str:
 
 
 def fitting() -> bool:
-    """Whether methods can be lowered one by one, and faster. If not, the same bytes are made more slowly."""
+    """Whether the installed release can lower methods one by one, and faster. If not, the same bytes take longer."""
     return all(installed(name) == version for name, version in WRITTEN_FOR.items())
 
 

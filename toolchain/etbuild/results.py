@@ -197,10 +197,10 @@ class RuntimeLimit(TypedDict):
 class GraphNode(TypedDict):
     """A call of an operator in a lowered method, or an input or output of the method (`input`, `output`).
 
-    `inputs` has the numbers of the nodes that it reads. What is empty is missing. `name`: its name in the exported
-    graph. `layer`: the module that calls it. `block`: the number of the block that took it. `weights`: the numbers of
-    the weights that it reads. `why_not`: what partitioners said when they did not take it. `quantization`: the settings
-    of an operator that dequantizes.
+    `inputs` has the numbers of the nodes that it reads. Empty fields are missing. `name`: its name in the exported
+    graph. `layer`: the module that calls it. `block`: the number of the block that contains it. `weights`: the numbers
+    of the weights that it reads. `why_not`: what partitioners said when they did not take it. `quantization`: the
+    settings of an operator that dequantizes.
     """
 
     operator: str
@@ -271,7 +271,7 @@ class BlobWeights(TypedDict):
     """The names of the weights that each blob is made of; empty or missing if they are not known.
 
     `constants` is in the order of the constants in the program. `named_data` has the keys of the blobs, unless the key
-    is the name of the weight. The first name is that of the weight that a blob takes the place of.
+    is the name of the weight. The first name is that of the weight that a blob replaces.
     """
 
     constants: list[list[str]]
@@ -281,10 +281,10 @@ class BlobWeights(TypedDict):
 class LoweringFacts(WeightDigests):
     """The facts of a lowering: `NAME.lowering.json`.
 
-    `template` is the digest of the program without the content of its weights. `with_weights` says of methods why they
-    were lowered with this content, so that each checkpoint lowers them. `operators`, `graphs`, `instructions`
-    and `memory` are by method. `instructions` has the names of each instruction's nodes in the exported graph.
-    `named_data` has the size in bytes of each blob by tag and key, and `blob_weights` what blobs are made of.
+    `template` is the digest of the program without the content of its weights. `with_weights` has the methods that were
+    lowered with this content, and why: each checkpoint lowers them. `operators`, `graphs`, `instructions` and `memory`
+    are by method. `instructions` has the names of each instruction's nodes in the exported graph. `named_data` has the
+    size in bytes of each blob by tag and key, and `blob_weights` what blobs are made of.
     """
 
     schema: str
@@ -342,8 +342,8 @@ class LeftInFloats(TypedDict):
 
 
 class ReportedQuantization(TypedDict):
-    """What methods read that the manifest quantizes: the number of weights of two or more dimensions, how many of them
-    are quantized, the bytes of all weights, those of the weights in floats, and the largest of these."""
+    """The weights of methods that the manifest quantizes: the number of weights with two or more dimensions, how many
+    of these are quantized, the bytes of all weights, the bytes of those in floats, and the largest of these."""
 
     weights: int
     quantized: int
@@ -366,7 +366,7 @@ class ReportedSizes(BlobSizes):
 
 
 class ReportedTotals(TypedDict):
-    """Stands for `ReportedSizes` if the manifest turns off the list of blobs."""
+    """Replaces `ReportedSizes` if the manifest turns off the list of blobs."""
 
     constants: Total
     mutable: Total

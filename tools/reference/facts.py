@@ -19,7 +19,7 @@ import update_lock
 from etbuild import backends
 from etbuild.cli.options import RESOURCE_SETS
 from etbuild.files.weights_suffixes import GGUF_SUFFIX, INDEX_SUFFIXES, WEIGHTS_SUFFIXES
-from etbuild.manifest.validate import OTHER_OUTPUTS
+from etbuild.manifest.file_names import OTHER_OUTPUTS
 from etbuild.plan.expectations import INPUTS
 from etkit.building.checkpoints import CHARACTERS
 

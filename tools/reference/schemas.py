@@ -6,21 +6,26 @@ import inspect
 import json
 import keyword
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, is_typeddict
 
 import yaml
 
-from etbuild.plan import kinds, manifest_forms, parts, step_plans
+from etbuild import plugins
+from etbuild.plan import kinds, parts, step_plans
 from etbuild.plan.part import DRIVER_ONLY, PLAN_ONLY, Part, PluginKeys, Says
 from etbuild.plan.plan import Plan
+from tools.reference import manifest_forms
 from tools.reference.schema_words import Schema
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _PLAIN = {str: "string", int: "integer", float: "number", bool: "boolean"}
-_NAMES = {**vars(parts), **vars(manifest_forms)}
-_ALIASES = {getattr(parts, name): name for name in ("Calibration", "Example", "Shapes")}
+_PLUGIN_PARTS: list[type[Part]] = [PluginKeys(place).kind for place in plugins.group("manifest_keys")]
+_MODULES = [parts, manifest_forms, *(sys.modules[part.__module__] for part in _PLUGIN_PARTS)]
+_NAMES = {name: value for module in _MODULES for name, value in vars(module).items()}
+_ALIASES = {_NAMES[name]: name for name in ("Calibration", "Example", "Shapes")}
 _EXAMPLES = re.compile(r"(?:^| )For example ((?:`[^`]*`(?:, |(?=\.$)))+)\.$")
 _KIND_TEXTS: dict[str, Schema] = {}
 _OF_CLASSES = ("section", "also", "definition", "needs", "is_open")
@@ -40,7 +45,7 @@ def files() -> dict[str, str]:
     return {
         "schemas/model.schema.json": _pretty(_Manifests().document(), "") + "\n",
         "schemas/plan.schema.json": _pretty(_Plans().document(), "") + "\n",
-        "toolchain/etbuild/manifest/sections.py": types(),
+        **types(),
     }
 
 
@@ -249,7 +254,13 @@ class _Plans(_Schemas):
 
     def document(self) -> Schema:
         """The whole schema."""
-        for plan in (Plan, step_plans.ExportPlan, step_plans.MethodPlan, step_plans.LowerPlan, step_plans.ComparePlan):
+        for plan in (
+            Plan,
+            step_plans.ExportPlan,
+            step_plans.MethodPlan,
+            step_plans.LowerPlan,
+            plugins.load("step_plan", "compare"),
+        ):
             self.of_part(plan)
         self.defined("positions", {"type": "array", "items": _POSITION})
         return {
@@ -356,20 +367,48 @@ Ranges = list[list[Number] | None]
 Shapes = Any
 """Dynamic shapes, in the form of their input: None, a `Dim`, or a list or a mapping of dynamic shapes."""
 '''
+_PLUGIN_HEADER = '''"""The types of a manifest's data: `make reference` writes them from `{package}.parts`."""
+
+from __future__ import annotations
+
+from typing import TypedDict
+'''
+_WRITTEN = {NoneType: "None"}
+_CORE = "etbuild.manifest"
 
 
-def types() -> str:
-    """The module `etbuild.manifest.sections`."""
+def types() -> dict[str, str]:
+    """The modules `sections` of the core and of plug-ins, by their paths."""
     made = _Types()
     made.of(manifest_forms.Manifest)
-    return "\n\n".join([_HEADER, *made.written.values(), f"Partitioners = {made.of(parts.Partitioners)}\n"])
+    made.written[_CORE]["Partitioners"] = f"Partitioners = {made.of(parts.Partitioners)}\n"
+    heads = {package: made.head(package) for package in made.written}
+    return {
+        f"toolchain/{package.replace('.', '/')}/sections.py": "\n\n".join([heads[package], *texts.values()])
+        for package, texts in made.written.items()
+    }
 
 
 class _Types:
-    """The types of a manifest's values as Python code, and the types of sections by name."""
+    """The types of a manifest's values as Python code.
+
+    Attributes:
+        written: The types of sections, by the package whose `sections` has them and by their names.
+    """
 
     def __init__(self) -> None:
-        self.written: dict[str, str] = {}
+        self.written: dict[str, dict[str, str]] = {_CORE: {}}
+        self._package = _CORE
+        self._imports: dict[str, set[tuple[str, str]]] = {}
+
+    def head(self, package: str) -> str:
+        """The beginning of a module."""
+        if package == _CORE:
+            return _HEADER
+        modules = sorted({module for module, _ in self._imports.get(package, ())})
+        names = {module: sorted(name for of, name in self._imports[package] if of == module) for module in modules}
+        lines = "".join(f"from {module} import {', '.join(names[module])}\n" for module in modules)
+        return _PLUGIN_HEADER.format(package=package) + (f"\n{lines}" if lines else "")
 
     def of(self, kind: Any) -> str:
         """A type of a manifest's value."""
@@ -377,25 +416,24 @@ class _Types:
         if origin is Annotated:
             return self._of_annotated(*_unfolded(kind))
         if isinstance(kind, type) and issubclass(kind, Part):
-            return (
-                "Options"
-                if "is_open" in kind._MANIFEST
-                else self._joined([kind._MANIFEST.get("also")], self._name(kind))
-            )
+            if "is_open" in kind._MANIFEST:
+                return self._named(_CORE, "Options")
+            return self._joined([kind._MANIFEST.get("also")], self._name(kind))
         if _members(kind):
             return self._joined(arguments)
         if origin is tuple:
             return f"list[{self.of(arguments[0])}]"
         if origin in (dict, Mapping):
-            return "Options" if arguments[1] is Any else f"dict[str, {self.of(arguments[1])}]"
-        names = {float: "Number", NoneType: "None"}
-        return kind if isinstance(kind, str) else "str" if origin is Literal else names.get(kind, kind.__name__)
+            return self._named(_CORE, "Options") if arguments[1] is Any else f"dict[str, {self.of(arguments[1])}]"
+        if kind is float:
+            return self._named(_CORE, "Number")
+        return kind if isinstance(kind, str) else "str" if origin is Literal else _WRITTEN.get(kind, kind.__name__)
 
     def _of_annotated(self, kind: Any, says: list[Says]) -> str:
         written, types = says[0].written, says[0].keywords.get("type")
         if says[0].name == "shapes":
             self.of(says[0].keywords["then"])
-            return "Shapes"
+            return self._named(_CORE, "Shapes")
         if written is not None and types is None:
             return self.of(_NAMES[written] if isinstance(written, str) else written)
         if any(each.one for each in says):
@@ -408,13 +446,24 @@ class _Types:
         return " | ".join(dict.fromkeys([*names, *more]))
 
     def _name(self, part: type[Part]) -> str:
-        """The name of a section's type, which is written after the types that it uses."""
-        name = str(part._MANIFEST.get("section", part.__name__))
-        if name not in self.written:
-            self.written[name] = ""  # it may contain itself
+        """The name of a section's type, which is written after the types that it uses. The core has no types of
+        plug-ins."""
+        name, module = str(part._MANIFEST.get("section", part.__name__)), part.__module__
+        package = module.rpartition(".")[0] if module.startswith("etplugins.") else _CORE
+        types, before = self.written.setdefault(package, {}), self._package
+        if name not in types:
+            types[name] = ""  # it may contain itself
+            self._package = package
             text = _typed_dict(name, part, {key: self.of(kind) for key, _, kind in _fields(part)})
-            del self.written[name]
-            self.written[name] = text
+            self._package = before
+            del types[name]
+            types[name] = text
+        return "Any" if before == _CORE != package else self._named(package, name)
+
+    def _named(self, package: str, name: str) -> str:
+        """A name in the module that is written, which may import it from that of a package."""
+        imports = self._imports.setdefault(self._package, set())
+        imports |= {(f"{package}.sections", name)} if package != self._package else set()
         return name
 
 

@@ -194,8 +194,8 @@ def weight_functions(names: Iterable[str]) -> dict[str, WeightFunction]:
 
 
 def claims(name: str) -> Backend:
-    """Returns the backend of this name, for its attributes. One that claims nothing if there is none or it is broken,
-    which `check` reports."""
+    """Returns the backend of this name, for its attributes. If it is missing or broken, which `check` reports, returns
+    a backend without claims."""
     try:
         return find(name) or Backend()
     except InputError:
@@ -205,7 +205,7 @@ def claims(name: str) -> Backend:
 def callables(name: str, options: Options, method: str = "callables") -> tuple[str, ...]:
     """Returns each `module:callable` of the declared sources that the options of a partitioner or a quantizer name.
 
-    A backend that is not installed has none: an index of a build elsewhere may name it. `method` is `callables` for a
+    Empty for a backend that is not installed, which an index from elsewhere may name. `method` is `callables` for a
     partitioner, and `quantizer_callables` for a quantizer.
     """
     backend = find(name)
@@ -238,7 +238,7 @@ def of_delegate(delegate_id: str, names: Iterable[str]) -> Backend | None:
 
 
 def of_driver(names: Iterable[str]) -> list[str]:
-    """Returns the driver's own backends that run if a plan names these: all of them if one of these may call any."""
+    """Returns the driver's own backends that run if a plan names these: all, if one of these may delegate to any."""
     used = {*names}
     calls_any = any(name not in BACKENDS or BACKENDS[name].delegates_to_any for name in used)
     return [name for name in BACKENDS if calls_any or name in used]
@@ -259,7 +259,7 @@ def named_data_is_weights(delegate_id: str, names: Iterable[str]) -> bool:
 
 
 def loads_everywhere(delegate_id: str, names: Iterable[str]) -> bool:
-    """Returns whether ExecuTorch's runtime can load the delegates on the machine that built them, whatever it has."""
+    """Returns whether ExecuTorch's runtime can load the delegates on any machine that can build them."""
     backend = of_delegate(delegate_id, names)
     return isinstance(backend, BuiltInBackend) and backend.loads_everywhere
 

@@ -133,8 +133,8 @@ class WeightFunction:
     Attributes:
         owner: The module or class that has it. Callers find it there.
         attribute: Its name there.
-        checks: Whether it raises an exception for wrong content and returns nothing; else it returns a tensor of which
-            the form does not depend on content.
+        checks: Whether it only raises an exception for wrong content. Otherwise it returns a tensor whose dtype and
+            shape do not depend on content.
     """
 
     owner: Any
@@ -169,8 +169,8 @@ class Backend:
             None if it has no such option.
         ignores_zero_points: Whether it reads the scales of quantized weights but assumes that their zero points are 0.
             Then a build with other zero points fails.
-        exact_gelu_only: The dtypes in which it computes the exact form of GELU, also where a model uses the tanh form:
-            `float32`. That form is then written out before the lowering.
+        exact_gelu_only: The dtypes, such as `float32`, in which it computes the exact form of GELU even if a model uses
+            the tanh form. That form is then written out before the lowering.
         whole_program: Whether `edge_requirements` changes methods that do not name the backend. Then all methods of a
             program must name it.
         takes_the_rest: Whether its partitioner leaves nothing for later ones, so that it must be the last.
@@ -332,9 +332,9 @@ class Backend:
         return {}
 
     def weight_functions(self) -> dict[str, WeightFunction]:
-        """Returns the functions of ExecuTorch's backend that read weights to convert or check them, by own names.
+        """Returns functions of ExecuTorch's backend that read weights to convert or check them, by our own names.
 
-        In a method that is lowered without the content of weights, they are called when the content is known.
+        If a method is lowered without the content of weights, they are called later, when the content is known.
         """
         return {}
 
@@ -390,7 +390,7 @@ class BuiltInBackend(Backend):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        if hasattr(cls, "name"):  # a shared base class has no name
+        if hasattr(cls, "name"):  # only a shared base class has no name
             cls.options_schema = _schema(cls, f"backend-{cls.options_of or cls.name}")
             if cls.create_quantizer is not Backend.create_quantizer:
                 cls.quantizer_schema = _schema(cls, f"quantizer-{cls.name}")

@@ -54,7 +54,7 @@ _Place = tuple[int, ...]
 _Step = frozenset[int]
 """The rows that take part in a slot."""
 _LOOKS = 2000
-"""After this many partial solutions, only the best one is kept. Lists that people write need a handful."""
+"""After so many partial solutions, only the best one is kept. Lists that people write need few."""
 
 
 def item(name: str, options: Options, path: DocumentPath) -> Item:
@@ -138,7 +138,7 @@ def _search(rows: list[_Row]) -> list[_Step] | None:
             after = tuple(index + (row in step) for row, index in enumerate(place))
             calls, slots, identities = _total(needs, after)
             if before - calls < len({each.once for each in taken} - {None}):
-                continue  # one more call than needed
+                continue  # it needs one call too many
             spent = (cost[0] + 1, cost[1] + len({each.identity for each in taken}))
             if after not in seen or spent < seen[after]:
                 seen[after] = spent
@@ -169,7 +169,7 @@ def _total(needs: list[list[Counter[tuple[int, str]]]], place: _Place) -> tuple[
 
 
 def _choices(rows: list[_Row], place: _Place) -> Iterator[_Step]:
-    """Yields what the next slot may hold. A kind that rows have only as their next item can always be the next one."""
+    """Yields what the next slot may hold. A kind that is in rows only as their next item is always right."""
     heads: dict[str, list[int]] = {}
     later: set[str] = set()
     for number, (row, index) in enumerate(zip(rows, place, strict=True)):

@@ -36,7 +36,7 @@ class Custom(BuiltInBackend):
         return str(options["factory"])
 
     def pairs_partitions(self, options: Options) -> bool:
-        """Returns the option `equal_partitions`."""
+        """Returns the option `equal_partitions`: whether partitions of methods are paired by index."""
         return bool(options.get("equal_partitions", False))
 
     def grouping_key(self, options: Options) -> str:

@@ -76,8 +76,8 @@ class Xnnpack(BuiltInBackend):
 
     @contextmanager
     def lowering_context(self, partitioners: Partitioners) -> Iterator[None]:
-        """A context in which XNNPACK makes programs that the runtime loads and that compute correct numbers, by what
-        the page of ExecuTorch's limits says of it."""
+        """A context with the workarounds for XNNPACK on the page of ExecuTorch's limits: in it, XNNPACK makes programs
+        that the runtime loads and that compute correct numbers."""
         from etbuild.upstream.xnnpack_graphs import corrected_graphs
         from etbuild.upstream.xnnpack_layouts import corrected_layouts
         from etbuild.upstream.xnnpack_operators import corrected_operators

@@ -79,7 +79,7 @@ def _lower(options: argparse.Namespace) -> None:
         lowered = options.lowered
         publish(one_by_one.needed().merge(lowering, lowered) if lowered else lowering.run(), options.directory)
     if options.computed is not None:
-        options.computed.touch()  # there may be no such weights
+        options.computed.touch()  # an empty file if there are no such weights
 
 
 def _job(options: argparse.Namespace, plan: P) -> LoweringJob[P]:

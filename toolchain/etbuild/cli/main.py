@@ -38,7 +38,7 @@ EXIT_CODES = {
 
 
 def _tell_interrupt() -> None:
-    with suppress(OSError):  # standard error is full or closed, and the exit code still tells
+    with suppress(OSError):  # standard error is full or closed; the exit code still tells of the error
         print("etbuild: interrupted", file=sys.stderr)
 
 
@@ -55,8 +55,7 @@ def main(
         restart: Verbs that build call it before they import torch, with the time limit of the build in seconds. It runs
             the command in a process with a fixed environment, unless the current process is already such a process.
         tell_interrupt: Called after a signal ended the command. It prints a message.
-        interrupts: Handles the signals of this process from the start of the command, and is over when the command is.
-            None: the caller handles them.
+        interrupts: A context that handles signals while the command runs. None: the caller handles them.
 
     Returns:
         The exit code.
@@ -98,7 +97,7 @@ def main(
 
 
 def _tell(error: BaseException, options: argparse.Namespace) -> int:
-    """Tells the error and returns the exit code. Raises it again if it is a bug of the driver."""
+    """Prints the error, and returns the exit code. Raises the error again if it is a bug of the driver."""
     if isinstance(error, OSError) and error.filename is None and error.errno in (errno.EPIPE, errno.ENOSPC, errno.EIO):
         return _lose_output(error)
     known = error
@@ -115,13 +114,12 @@ def _tell(error: BaseException, options: argparse.Namespace) -> int:
 def _print_error(error: EtbuildError) -> None:
     from etbuild.cli.terminal import print_error
 
-    with suppress(OSError):  # standard error is full or closed, and the exit code still tells
+    with suppress(OSError):  # standard error is full or closed; the exit code still tells of the error
         print_error(error)
 
 
 def _removed_directory(error: BaseException) -> InputError | None:
-    """Returns the error for a current directory that was removed, in which relative paths have no meaning. Else
-    None."""
+    """Returns an error if the current directory was removed, so that relative paths fail; otherwise None."""
     try:
         if isinstance(error, OSError) and error.errno == errno.ENOENT and error.filename is None:
             check_current_directory()
@@ -173,7 +171,7 @@ def _expand(arguments: list[str]) -> list[str]:
 
 
 def _without_rule(words: Sequence[str], options: argparse.Namespace) -> list[str]:
-    """Reads what a build rule gives any verb for hints: the label of its target, and the words that run the driver.
+    """Reads a build rule's arguments for hints, for any verb: the target's label, and the words that run the driver.
 
     Returns:
         The other words.
@@ -190,7 +188,7 @@ def _without_rule(words: Sequence[str], options: argparse.Namespace) -> list[str
 
 
 def _parse(words: Sequence[str], options: argparse.Namespace) -> None:
-    """Reads the options of a command line. What argparse itself refuses ends the process."""
+    """Parses a command line. If argparse itself refuses it, the process ends."""
     if not words:
         command_parser().print_help(sys.stderr)
         raise SystemExit(InputError.exit_code)
@@ -222,7 +220,7 @@ def _unknown(word: str, parser: argparse.ArgumentParser, options: argparse.Names
 
 
 def _verbs(words: Sequence[str]) -> Sequence[str] | None:
-    """Returns the verbs that need a parser, each of which takes time to make: the one that is used; None for all."""
+    """Returns the verbs that need a parser: only the used one, because making parsers takes time. None for all."""
     first = words[0] if words else ""
     if first in ("--version", "--cmake-prefix-path"):
         return []
@@ -231,9 +229,9 @@ def _verbs(words: Sequence[str]) -> Sequence[str] | None:
 
 
 def sections() -> dict[str, dict[str, str]]:
-    """The verbs that the help lists, by what they are for, each with an example.
+    """The verbs that the help lists, each with an example, by the title of their section.
 
-    After the verbs of the core, a section has those of the plug-in with most verbs in it, then those of the others.
+    A section has the verbs of the core first, then those of the plug-in with most verbs in it, then the others.
     """
     found = {title: {verb: each[verb] for verb in each if verb in VERBS} for title, each in SECTIONS.items()}
     of_plugins = [section for plugin in plugins.plugins().values() for section in plugin.help.items()]
@@ -280,7 +278,7 @@ def _module(verb: str) -> ModuleType:
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose help lists the verbs by what they are for."""
+    """A parser whose help lists the verbs in sections."""
 
     def format_help(self) -> str:
         """The help."""

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from etbuild.errors import EtbuildError, InputError, Positions
 
 if TYPE_CHECKING:
-    from etbuild.cache.store import Cache
     from etbuild.export.layout import ExportFiles
     from etbuild.inputs.step_context import Watch
     from etbuild.key.declared import Inputs
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 def add_parser(verbs: Any, name: str, summary: str, more: str = "") -> argparse.ArgumentParser:
     """Adds a verb and returns its parser.
 
-    Options cannot be abbreviated: else a new option could change what an old script means.
+    Options cannot be abbreviated: otherwise a new option could change the meaning of an old script.
 
     Args:
         verbs: What argparse's `add_subparsers` returned.
@@ -89,14 +88,14 @@ def add_repeatable(parser: argparse._ActionsContainer, option: str, summary: str
 
 
 def _path(name: str) -> Path:
-    """The path of an argument. A variable that is not set gives an empty one, which means the current directory."""
+    """The path of an argument. Refuses an empty one, as of an unset variable: it would mean `.`."""
     if not name:
         raise argparse.ArgumentTypeError("the name is empty; write `.` for the current directory")
     return Path(name)
 
 
 def add_inputs(parser: argparse._ActionsContainer) -> None:
-    """Adds the options that say what of the manifest to take, and where its sources and data are."""
+    """Adds the options that choose a variant and parameters, and name sources and data."""
     add_variant(parser)
     add_settings(parser)
     add_roots(parser)
@@ -190,27 +189,6 @@ def add_data(parser: argparse._ActionsContainer) -> None:
     )
 
 
-def add_cache_directory(parser: argparse._ActionsContainer) -> None:
-    """Adds the option that names the directory of the local cache."""
-    add_path(
-        parser,
-        "--cache-dir DIR",
-        "directory of the local cache (default: $ETBUILD_CACHE_DIR, or `etbuild` in the user's cache directory)",
-    )
-
-
-def add_cache(parser: argparse._ActionsContainer) -> None:
-    """Adds the options that name the directory of the local cache, or use none."""
-    where = parser.add_mutually_exclusive_group()
-    add_cache_directory(where)
-    add_flag(where, "--no-cache", "do not read or write the local cache")
-
-
-def kept_cache(options: argparse.Namespace) -> Cache | None:
-    """Returns the local cache, from the options of `add_cache`. Errors and notes are those of `cache`."""
-    return None if options.no_cache else cache(options.cache_dir)
-
-
 def add_exported(parser: argparse.ArgumentParser) -> None:
     """Adds the options for what `etbuild export` wrote."""
     add_path(parser, "--export DIR", "the directory that `etbuild export` wrote", required=True)
@@ -228,7 +206,7 @@ def exported(options: argparse.Namespace) -> ExportFiles:
 
 
 def add_lowering_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options that decide how fast lowering is. They do not change the artifacts."""
+    """Adds the options for the speed of lowering. They do not change the artifacts."""
     add_value(
         parser, "--jobs N", "number of methods to lower at the same time (default: number of processors)", type=count
     )
@@ -252,29 +230,10 @@ count = whole(1)
 
 
 def lowering_options(options: argparse.Namespace) -> LoweringOptions:
-    """Returns what the options of `add_lowering_options` say."""
+    """Returns the values of the options of `add_lowering_options`."""
     from etbuild.steps.lowering_options import LoweringOptions, processors
 
     return LoweringOptions(not options.no_accelerate, options.jobs or processors())
-
-
-def cache(directory: Path | None, quiet: bool = False) -> Cache | None:
-    """Returns the local cache. If the default directory cannot be used, returns None, and prints a note unless `quiet`.
-
-    Raises:
-        InputError: The directory that the user named cannot be used.
-    """
-    from etbuild.cache.store import Cache, default_directory
-    from etbuild.processes import handover
-
-    if directory is not None:
-        return Cache(directory)
-    try:
-        return Cache(default_directory())
-    except InputError as error:
-        if not quiet:
-            handover.note(f"building without a cache: {error}")
-        return None
 
 
 def declared(option: str, values: list[str]) -> dict[str, Path]:
@@ -307,8 +266,8 @@ def inputs(options: argparse.Namespace, roots: list[Path]) -> Inputs:
 
 
 def watch(options: argparse.Namespace) -> Watch:
-    """Returns what refuses undeclared reads in a step of a build rule. The driver itself reads and writes what the
-    options name."""
+    """Returns a watch that refuses undeclared reads in a step of a build rule. The driver itself may use the files of
+    the options."""
     from functools import partial
 
     from etbuild.guard.undeclared import watched_reads
@@ -341,8 +300,8 @@ def _add_surroundings(parser: argparse.ArgumentParser) -> None:
 
 @contextmanager
 def with_positions(options: argparse.Namespace, lines: Path | None = None) -> Iterator[list[Path]]:
-    """Inside, errors get the line numbers of the manifest. Without an error, writes the list of `--unused-inputs`: what
-    only messages need, and what was added to the value. Then says if the step took more than `--reserved-memory`.
+    """Within this context, errors get the manifest's lines. Without an error, writes the list of `--unused-inputs`:
+    files for messages only, and those in the yielded list. Says if the step took more than `--reserved-memory`.
 
     Args:
         options: The options of a step.
@@ -360,7 +319,7 @@ def with_positions(options: argparse.Namespace, lines: Path | None = None) -> It
 
         positions: Positions = {}
         if options.positions is not None:
-            with suppress(InputError):  # the error itself says more than one about this file
+            with suppress(InputError):  # an error in this file must not hide the error itself
                 read = json_file.read(options.positions, json_file.Format("positions", "plan#positions"))
                 positions = positions_from_json(read)
         raise located(error, positions) from error

@@ -1,4 +1,4 @@
-"""`etbuild plan`: shows what would be built, and its key. For build rules it writes the plans of the later steps."""
+"""`etbuild plan`: shows what would be built, and its key. For build rules, it writes the plans of the later steps."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _EXPECTATIONS = {
     "sharded": "tags with a shard size",
 }
 
-_DERIVED = ("weights", "read_weights")  # keys of an export plan that follow from others
+_DERIVED = ("weights", "read_weights")  # keys of an export plan that are computed from other keys
 _PLACES: dict[DocumentPath, DocumentPath] = {("runner", "said"): ("constant_methods",)}
-"""The places in a manifest of parts of an export plan that have other places there."""
+"""The places in a manifest of those parts of an export plan that are elsewhere in the manifest."""
 
 
 def add(verbs: Any) -> None:
@@ -90,7 +90,7 @@ def run(options: argparse.Namespace) -> int:
             plan.check_backends()
             return _write_plans(plan, positions, options)
         from etbuild.files import digests
-        from etbuild.key import dependencies, import_graph, key  # the files of an action that plans have no `inputs`
+        from etbuild.key import dependencies, import_graph, key  # in an action of a build rule, `inputs` does not exist
 
         found = inputs(options, [options.manifest.parent, *options.root])
         used = import_graph.used_sources(found, plan.export_plan)
@@ -110,7 +110,7 @@ def _write_key(options: argparse.Namespace, key: str, files: list[Path]) -> int:
     if not options.key_file.is_file() or options.key_file.read_bytes() != content:
         artifacts.replace(options.key_file, content)
     if options.depfile is not None:
-        # Writing the key changes the time of its own directory.
+        # Writing the key changes the time of its directory, which must not be in the depfile.
         others = [file for file in files if file.resolve() != options.key_file.parent.resolve()]
         text = dependencies.depfile(options.depfile_target or options.key_file, [options.manifest, *others])
         artifacts.replace(options.depfile, text.encode())
@@ -156,7 +156,7 @@ def _inputs_of_target(given: list[str]) -> dict[str, list[str]]:
 
 
 def _check_same_export(plan: Plan, file: Path, positions: Positions) -> None:
-    """Checks that a program can use an export that was made for another one."""
+    """Checks that a program can use an export that was made for another program."""
     from etbuild.files.json_diff import changes
     from etbuild.plan.step_plans import ExportPlan, read_plan
 
@@ -171,7 +171,7 @@ def _check_same_export(plan: Plan, file: Path, positions: Positions) -> None:
 
 
 def _written(path: DocumentPath, positions: Positions) -> DocumentPath:
-    """The place in the manifest of a value in a plan, in which each method has the values that it inherits."""
+    """The place in the manifest of a value in a plan. In the plan, each method also has the values that it inherits."""
     inherited = ("defaults", *path[2:])
     return inherited if path[0] == "methods" and path not in positions and inherited in positions else path
 

@@ -64,6 +64,6 @@ class Progress:
 
     def _line(self, text: str, end: str = "\n") -> None:
         if self.live:
-            with suppress(OSError, ValueError):  # a model has closed the stream temporarily
+            with suppress(OSError, ValueError):  # a model may have closed the stream for a while
                 self.stream.write(f"\r\033[K{text}{end}")
                 self.stream.flush()

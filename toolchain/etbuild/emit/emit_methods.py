@@ -55,7 +55,7 @@ class TaggedWeight:
 
     Attributes:
         shard: The shard.
-        identity: Its dtype and shape, and its content: see `weight_sharing.identity`.
+        identity: Its dtype, shape and content: see `weight_sharing.identity`.
         written: Whether the method writes to it.
     """
 
@@ -71,10 +71,10 @@ class MethodFacts:
     Attributes:
         operators: The numbers of its operators.
         graph: Its graph, for people.
-        readers: What reads its weights.
+        readers: The readers of its weights.
         tagged: The weights with a shard that portable operators read, by name.
         trained: The names of the weights that it trains.
-        buffers: Its buffers, if the program shares the buffers that methods write to; else None.
+        buffers: Its buffers, if methods of the program share buffers that they write to; else None.
         instructions: For each instruction, the names of its nodes in the exported graph, as far as they are known.
         notes: Notes about it for the report.
     """
@@ -98,7 +98,7 @@ class Emitted:
             ExecuTorch adds for training follow.
         constants: Content of constants in the program. As in a program, index 0 is empty.
         mutable: Initial content of buffers that methods write to. Index 0 is empty.
-        delegates: What backends compiled.
+        delegates: The output of the backends.
         external: Content of constants in named data.
         external_names: For each shard, the index of each constant in `external`, by name.
         requests: The blobs of named data that delegates store, by key.
@@ -106,7 +106,7 @@ class Emitted:
         compares_content: Whether `claims` depends on which blobs and weights have equal content.
         non_finite: The weights with elements that are NaN or infinite.
         facts: The facts of each method, by name.
-        bound: Whether a checkpoint was bound to it. Blobs may then be equal that a full lowering would write once.
+        bound: Whether a checkpoint was bound to it. Then it may have equal blobs that a full lowering would merge.
     """
 
     plans: list[ExecutionPlan]
@@ -132,7 +132,7 @@ class Lowered:
         shards: The shard of each parameter that has a tag, by name.
         non_finite: The weights with elements that are NaN or infinite.
         written: The buffers that methods of the program write to; None if it has no other methods.
-        look: Gets what ExecuTorch has emitted; None if nobody looks at it.
+        look: Is called with ExecuTorch's output. May be None.
     """
 
     edge: EdgeProgramManager
@@ -192,7 +192,7 @@ def emit_methods(lower_plan: MethodPlan, lowered: Lowered) -> Emitted:
 def _check_named_buffers(edge: EdgeProgramManager, output: EmitterOutput) -> None:
     """Fails if a buffer with a name and initial values has the content of a constant.
 
-    ExecuTorch 1.5 then writes the number of the constant where the runtime expects that of an initial value.
+    ExecuTorch 1.5 then writes the constant's number in place of the number of an initial value.
     """
     initial = output.mutable_data or []
     for plan in output.program.execution_plan:
@@ -219,8 +219,8 @@ def _facts(edge: EdgeProgramManager, method: str, lower_plan: MethodPlan, digest
 
 
 def _origins(output: EmitterOutput, method: str, names: Mapping[int, list[str]]) -> list[list[str]]:
-    """For each instruction of a method, the names of its nodes in the exported graph. Of the instructions in branches
-    and loops, ExecuTorch keeps no handles."""
+    """For each instruction of a method, the names of its nodes in the exported graph. Leaves out instructions in
+    branches and loops, for which ExecuTorch keeps no handles."""
     (plan,) = (plan for plan in output.program.execution_plan if plan.name == method)
     of_method: Any = output.debug_handle_map.get(method, {})
     count = sum(len(chain.instructions) for chain in plan.chains)
@@ -232,7 +232,7 @@ def _origins(output: EmitterOutput, method: str, names: Mapping[int, list[str]])
 
 
 def _to_executorch(lower_plan: MethodPlan, lowered: Lowered) -> tuple[ExecutorchProgramManager, EmitterOutput]:
-    """Runs ExecuTorch's `to_executorch` up to the program's file, which `write_program` writes for all methods."""
+    """Runs ExecuTorch's `to_executorch` without writing a file: `write_program` writes one for all methods."""
     edge, external = lowered.edge, named_data.shard_of if lowered.shards else False
     of_application = not all(each.alloc_graph_output for each in lower_plan.memory_planning.values())
     early = [*passes.executorch(lower_plan), *([viewed_weights.copies(named_data.shard_of)] if lowered.shards else [])]
@@ -252,7 +252,7 @@ def _to_executorch(lower_plan: MethodPlan, lowered: Lowered) -> tuple[Executorch
 
 
 def _check_outputs(edge: EdgeProgramManager) -> None:
-    """Fails if a method returns no tensor: ExecuTorch cannot plan its memory, and does not name the method."""
+    """Fails if a method returns no tensor: ExecuTorch cannot plan its memory, and names no method."""
     problems = [
         Problem(
             "the method returns no tensor",
@@ -298,7 +298,7 @@ def _emission_error(error: BaseException, lower_plan: MethodPlan, edge: EdgeProg
 
 
 def _unlimited_sizes(edge: EdgeProgramManager) -> list[Problem]:
-    """A problem for each method with a size that depends on values and has no limit: memory cannot be planned."""
+    """A problem for each method with a size that depends on values and has no limit: its memory cannot be planned."""
     problems = []
     for name in sorted(edge.methods):
         program = edge.exported_program(name)
@@ -347,7 +347,7 @@ def _calls(program: ExportedProgram, operators: Collection[str]) -> bool:
 
 
 def _of_quantized_layers(lower_plan: MethodPlan, edge: EdgeProgramManager) -> tuple[DocumentPath, str]:
-    """The place and a hint for the first method that calls operators of torchao, which only backends take."""
+    """The place and a hint for the first method that calls operators of torchao. Only backends can run these."""
     for name in sorted(edge.methods):
         layers = _layers_of_torchao(edge.exported_program(name))
         if layers:
@@ -366,7 +366,7 @@ def _layers_of_torchao(program: ExportedProgram) -> list[str]:
     """The names of layers that call operators of torchao, in the order of the graph. A name may be empty."""
     modules = [each for each in program.graph_module.modules() if isinstance(each, torch.fx.GraphModule)]
     calls = [node for module in modules for node in module.graph.nodes if "torchao." in str(node.target)]
-    # Weights are dequantized outside of their layer, which is that of the operator that reads them.
+    # Weights are dequantized outside of their layer. The layer is that of the operator that reads them.
     readers = [reader for node in calls for reader in [*node.users, node]]
     stacks = [list(reader.meta.get("nn_module_stack", {}).values()) for reader in readers]
     return sorted((stack[-1][0] for stack in stacks if stack), key=lambda name: not name) or [""] * bool(calls)

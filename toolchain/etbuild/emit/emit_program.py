@@ -38,7 +38,7 @@ class Emission:
         memory: The planned memory of each method.
         named_data: For each tag, the size in bytes of each blob by key, read from its files.
         constants: The digest of each constant in the program.
-        limits: What ExecuTorch's own runtime cannot run, or computes wrongly, in the program.
+        limits: The parts of the program that ExecuTorch's own runtime cannot run, or computes wrongly.
     """
 
     artifacts: list[Artifact]
@@ -98,8 +98,8 @@ def write_program(lower_plan: LowerPlan, parts: Sequence[Emitted], shards: dict[
 def _check_memory(plans: Iterable[ExecutionPlan]) -> None:
     """Fails if a tensor reaches beyond the memory that ExecuTorch planned: the runtime could not load its method.
 
-    ExecuTorch gives a view the memory of its tensor. The largest size of a view, as it computes it, may be larger than
-    that of the tensor, where a size is divided by another one.
+    ExecuTorch gives a view the memory of its tensor. If a size is divided by another size, ExecuTorch may compute a
+    larger upper limit for the view than for the tensor.
     """
     path: DocumentPath = ("executorch", "remove_view_copy")
     hint = "write `executorch: {remove_view_copy: false}`, or leave out `dynamic_shapes`"
@@ -168,7 +168,7 @@ def _write_named_data(lower_plan: LowerPlan, written: dict[str, Cord], directory
 def _check_names(methods: dict[str, MethodFacts]) -> None:
     """Fails if methods have different weights in named data under one name.
 
-    Portable operators find weights by name, so that one method would read the weight of the other.
+    Portable operators find weights by name, so one method would read the weight of the other.
     """
     seen: dict[str, tuple[str, str]] = {}
     for method, facts in sorted(methods.items()):

@@ -1,7 +1,7 @@
 """Merges methods that were emitted one by one into one program, as if ExecuTorch had emitted them together.
 
-ExecuTorch emits methods in the order of their names. It numbers constants, initial values and delegates in the order in
-which it meets them, and writes equal content once. So the numbers of a joint emission follow from those of each method.
+ExecuTorch emits methods in the order of their names. It numbers constants, initial values and delegates as it meets
+them, and writes equal content once. So the numbers of a joint emission follow from the numbers in each method.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ def merge(parts: Sequence[Emitted], constant_methods: Mapping[str, object]) -> E
 
 
 class _Pool:
-    """The blobs of a kind. Equal blobs of different parts are one, and equal ones of a part that is bound. The first
-    `reserved` blobs of each part stand for no content."""
+    """The blobs of a kind. Equal blobs of different parts become one, and so do equal blobs of a bound part. The first
+    `reserved` blobs of each part have no content."""
 
     def __init__(self, reserved: int) -> None:
         self.blobs: list[Blob] = []
@@ -82,7 +82,7 @@ class _Pool:
 
     def add(self, blobs: Sequence[Blob], bound: bool) -> list[int]:
         """Adds the blobs of a part, and returns the number of each."""
-        if not self.blobs and not bound:  # ExecuTorch decided which are one. A program with one part needs no digests.
+        if not self.blobs and not bound:  # ExecuTorch has merged equal ones already. One part needs no digests.
             self.blobs = list(blobs)
             return list(range(len(blobs)))
         if len(blobs) > self._reserved and not self._numbers:
@@ -98,7 +98,7 @@ class _Pool:
 
 
 def _number(plan: ExecutionPlan, numbers: Mapping[str, list[int]]) -> None:
-    """Gives the constants and delegates of a plan their numbers in the program, which are known for each kind."""
+    """Gives the constants and delegates of a plan their numbers in the program: `numbers` has them by kind."""
     for delegate in plan.delegates:
         delegate.processed.index = numbers["delegates"][delegate.processed.index]
     for value in plan.values:

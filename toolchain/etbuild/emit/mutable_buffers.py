@@ -1,8 +1,8 @@
 """Handles buffers that methods write to at run time, such as a KV cache.
 
-With `share_mutable_buffers`, such a buffer is one for all methods: it has the same offset in the memory plan of each.
-ExecuTorch decides that offset when it has planned all methods. Methods that are emitted one by one each get offsets of
-their own first, and `lay_out` then gives them the common ones.
+With `share_mutable_buffers`, all methods share such a buffer: it has the same offset in the memory plan of each.
+ExecuTorch decides that offset when it has planned all methods. Methods that are emitted one by one first get their own
+offsets, and `lay_out` then gives them the common ones.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ ARENA = 2  # ExecuTorch's memory for buffers that methods share
 
 @dataclass(frozen=True)
 class BufferUser:
-    """A method without its delegates, or one of its delegates.
+    """A method without its delegates, or one of its delegates, as a user of buffers.
 
     Attributes:
         backend: ExecuTorch's name of the delegate's backend; empty for the method.
         used: The buffers that it reads or writes to.
-        written: Those that it writes to itself.
+        written: The buffers that it writes to itself.
     """
 
     backend: str
@@ -64,7 +64,7 @@ class Buffers:
         parts: The method, and its delegates in the order of the graph.
         contents: The form and the digest of each buffer, by the name that it has in all methods.
         planned: Those with a place in memory, in the order of the graph.
-        unplanned: The names of those that the method writes to and that have no such place.
+        unplanned: The names of the buffers that the method writes to and that have no such place.
     """
 
     parts: list[BufferUser]
@@ -156,7 +156,7 @@ def planned(buffers: Buffers, program: ExportedProgram) -> Buffers:
 
 
 def writers(methods: Mapping[str, Buffers]) -> dict[str, str]:
-    """The buffers that methods or their delegates write to, each with the first method that does."""
+    """The buffers that methods or their delegates write to, each with the first method that does so."""
     found: dict[str, str] = {}
     for method, buffers in sorted(methods.items()):
         for name in [name for part in buffers.parts for name in part.written]:
@@ -272,9 +272,9 @@ def _move(plan: ExecutionPlan, own: list[Planned], offsets: dict[str, int]) -> N
 
 
 def _holder(tensor: Tensor, planned: list[Planned]) -> Planned | None:
-    """The buffer that a tensor in the memory for shared buffers is, or is a view of."""
+    """The buffer at the place of a tensor in the memory for shared buffers. The tensor may be a view of the buffer."""
     assert tensor.allocation_info is not None
     offset, empty = tensor.allocation_info.memory_offset, 0 in tensor.sizes
     holders = [each for each in planned if each.offset <= offset < each.offset + max(each.size, 1)]
-    # An empty buffer has the offset of the one after it.
+    # An empty buffer has the same offset as the next one.
     return next((each for each in holders if (each.size == 0) == empty), next(iter(holders), None))

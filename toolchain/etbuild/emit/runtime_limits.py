@@ -1,7 +1,7 @@
 """Finds the operators of a program for which ExecuTorch's own runtime has no kernel.
 
-ExecuTorch emits such programs without a warning. An application may have kernels of its own, so that these limits are
-notes. What a kernel cannot do, or does wrongly, is found when the program is compared with PyTorch.
+ExecuTorch emits such programs without a warning. An application may have its own kernels, so these limits are only
+notes. The comparison with PyTorch finds what a kernel cannot do, or does wrongly.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def find(file: PTEFile) -> list[RuntimeLimit]:
 
 
 def without_kernel(operators: Iterable[str]) -> list[str]:
-    """Those of some operators that ExecuTorch's package has no kernel for."""
+    """Those of the operators for which ExecuTorch's package has no kernel."""
     kernels = _kernels()
     return [] if kernels is None else [each for each in operators if each not in kernels]
 

@@ -5,16 +5,16 @@
     methods/NAME.pt2      the file of torch.export for each method, without the content of parameters and buffers
     made.safetensors      tensors from the factory or the export that no weights file holds, unless they are all zeros
     constants.json, constants.safetensors
-                          what constant methods from code return: tensors in the second file
+                          the values of constant methods from code: tensors are in the second file
     sources/              sources that lowering imports: custom partitioners, passes and custom operators
     export_plan.json      only if the methods cannot be saved without weights; lowering then exports them
     examples.safetensors  the example inputs of the methods, for the comparison; not in the key of lowering
     notes.json            notes about the methods for the report, if there are any
     lines.json            the source lines of nodes, for messages; in no key, and in Bazel outside this directory
 
-Equal graphs give equal bytes, whatever the weights, the location of the sources and the comments in them are, so that
-lowering need not run again. Only `lines.json` changes with a comment. For this, the module removes stack traces and a
-random identifier from the `.pt2` files of torch 2.13. `export.read_archive` reads the directory.
+Equal graphs give equal bytes, whatever the weights, the place of the sources and the comments in them are. So lowering
+need not run again. Only `lines.json` changes with a comment. For this, the module removes stack traces and a random
+identifier from the `.pt2` files of torch 2.13. `export.read_archive` reads the directory.
 """
 
 from __future__ import annotations
@@ -141,8 +141,8 @@ def write(directory: Path, export_plan: ExportPlan, export: NewExport) -> None:
 
 
 def _check_constants(programs: Mapping[str, ExportedProgram], content: Mapping[str, torch.Tensor]) -> None:
-    """Checks that no tensor of the graphs is a second form of a weight: it has the factory's numbers, and not those of
-    the checkpoint. A view in a list, in a `partial` or in a closure has no name that a checkpoint could load."""
+    """Checks that no tensor of the graphs is a second form of a weight: it would have the factory's numbers. A
+    checkpoint cannot load a view in a list, in a `partial` or in a closure: it has no name."""
     names = {tensor.untyped_storage().data_ptr(): name for name, tensor in content.items() if tensor.numel()}
     for method, program in programs.items():
         for name, constant in program.constants.items():
@@ -182,7 +182,7 @@ def write_plan(directory: Path, export_plan: ExportPlan, constants: dict[str, ob
             shutil.rmtree(entry)
         else:
             entry.unlink()
-    # Lowering and comparing export the methods again, which gives them the lines and the examples.
+    # Lowering and comparing export the methods again, and so get the lines and the examples.
     _write(directory, LINES, canonical_json(NO_LINES.to_json()))
     saved_examples.write(directory / EXAMPLES, {})
     _copy_sources(directory, used)
@@ -265,7 +265,7 @@ def _without_weights(program: ExportedProgram, names: set[str]) -> bytes:
             empty = torch.empty(0, dtype=content[name].dtype)
             parameter = isinstance(content[name], torch.nn.Parameter)
             content[name] = torch.nn.Parameter(empty, requires_grad=False) if parameter else empty
-    program._example_inputs = None  # lowering needs no examples, and other values must not change the bytes
+    program._example_inputs = None  # lowering needs no examples, and their values must not change the bytes
     saved = io.BytesIO()
     try:
         with saving():
@@ -279,7 +279,7 @@ def _save_new_tensors(directory: Path, content: dict[str, torch.Tensor], tensors
     """Saves the tensors that no weights file holds, except those that are all zeros, such as caches.
 
     Returns:
-        The names of the tensors that are all zeros. A tensor with -0.0 is not: its sign bit is 1.
+        The names of the tensors that are all zeros. A tensor with -0.0 does not count: its sign bit is 1.
     """
     candidates = {
         entry.name: content[entry.name].detach()
@@ -300,7 +300,7 @@ def _save_new_tensors(directory: Path, content: dict[str, torch.Tensor], tensors
 
 
 def _check_saved(path: Path, tensors: dict[str, torch.Tensor]) -> None:
-    """Reads a file of tensors back, one at a time. Raises BuildError if the file has other content for a name."""
+    """Reads a file of tensors back, one at a time. Raises BuildError if the content of one differs."""
     with wrap_library_errors(BuildError, None, f"{path.name}: cannot be read back"):
         saved = StoredTensors(path)
         wrong = next((name for name, tensor in tensors.items() if not _is_saved(saved[name], tensor)), None)
@@ -323,14 +323,14 @@ def _is_zeros(tensor: torch.Tensor) -> bool:
 
 
 def _save_written(directory: Path, programs: dict[str, ExportedProgram]) -> None:
-    """Saves the names of the buffers that methods write to. A separate file: few programs have such buffers."""
+    """Saves the names of the buffers that methods write to, in a separate file: few programs have such buffers."""
     written = sorted({name for program in programs.values() for name in written_buffers(program, programs.keys())})
     if written:
         _write(directory, WRITTEN, canonical_json({"schema": _SCHEMA, "written": written}))
 
 
 def _save_constants(directory: Path, constants: dict[str, object]) -> None:
-    """Saves constants in separate files, so that another value of a constant lowers no method again."""
+    """Saves constants in separate files, so that no method is lowered again when the value of a constant changes."""
     from safetensors.torch import save
 
     tensors = {name: value.clone() for name, value in constants.items() if isinstance(value, torch.Tensor)}

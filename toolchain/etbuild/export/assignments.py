@@ -1,4 +1,4 @@
-"""What methods assign when they run. A plug-in keeps it in programs or refuses it; without one, all of it is refused.
+"""The assignments of methods when they run. A plug-in keeps or refuses each; without one, all are refused.
 
 `torch.export` keeps writes into tensors, and assignments to buffers of the exported module itself. It loses all other
 assignments: later calls and methods of a program would compute something else than the model.
@@ -38,7 +38,7 @@ class EagerMethod:
         inputs: Its positional and its keyword example inputs.
         entry: Its name in Python, for messages.
         path: The document path of the entry.
-        is_only: Whether the program has no other method, which could read what this one assigns.
+        is_only: Whether the program has no other method that could read what this one assigns.
     """
 
     module: torch.nn.Module
@@ -50,14 +50,13 @@ class EagerMethod:
 
 
 class MethodWatch(Protocol):
-    """What finds out what methods assign, and compares calls of exported methods with calls in eager PyTorch."""
+    """Finds the assignments of methods, and compares calls of exported methods with calls in eager PyTorch."""
 
     def traced(self, method: EagerMethod, trace: Callable[[], ExportedProgram]) -> ExportedProgram:
-        """Traces a method, so that its program keeps what it assigns to buffers of the module. Undoes all that it
-        changes in Python.
+        """Traces a method, so that its program keeps assignments to buffers of the module. Undoes changes in Python.
 
         Raises:
-            BuildError: The program loses an assignment that matters; or what `trace` raises.
+            BuildError: The program loses an assignment that matters; or an error of `trace`.
         """
 
     def differing_sizes(self, method: EagerMethod, program: ExportedProgram, dims: list[Any]) -> str | None:
@@ -95,7 +94,7 @@ def differing_sizes(method: EagerMethod, program: ExportedProgram, dims: list[An
 
 
 def _without_assignments(method: EagerMethod, trace: Callable[[], ExportedProgram]) -> ExportedProgram:
-    """Traces a method that assigns nothing. A run in a child process, which keeps its changes, shows that."""
+    """Traces a method that assigns nothing. A run in a child process shows that."""
     what = f"running `{method.entry}`"
     names = children.run({what: functools.partial(_assigned_in_run, method)}, 1)[what]
     if names:
@@ -145,18 +144,18 @@ def _is_leaf(value: object, sources: set[str]) -> bool:
 
 
 def _parts(value: object) -> dict[object, object]:
-    """What an object holds: the values of a dictionary by their keys, and all others by their numbers."""
+    """The parts of an object: the values of a dictionary by their keys, and all others by their numbers."""
     if type(value) is dict:
         return {key: part for key, part in value.items() if key != "__warningregistry__"}
     if isinstance(value, FunctionType):  # not the globals of libraries
         return dict(enumerate([value.__closure__, value.__defaults__, value.__kwdefaults__, value.__dict__]))
     with suppress(AttributeError):
-        object.__getattribute__(value, "__dict__")  # from here on Python keeps it
+        object.__getattribute__(value, "__dict__")  # from now on, Python keeps this dictionary
     return dict(enumerate(gc.get_referents(value)))
 
 
 def _changed(holder: object, before: dict[object, object]) -> Iterator[str]:
-    """The names of the parts of an object that are others than before."""
+    """The names of the parts of an object that were replaced."""
     now = _parts(holder)
     for key in {**before, **now}:
         if key not in now or key not in before or now[key] is not before[key]:

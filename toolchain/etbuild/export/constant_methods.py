@@ -47,7 +47,7 @@ DTYPES = (
     *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.uint16, torch.int32, torch.uint32, torch.int64),
     *(torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.float8_e5m2, torch.float8_e4m3fn),
 )
-"""The dtypes of constant tensors. Programs can also hold complex and quantized tensors, but no kernel accepts them."""
+"""The dtypes of constant tensors. Programs can also hold complex and quantized tensors, but no kernel takes those."""
 
 
 def _check_tensor(value: torch.Tensor, reference: str, path: DocumentPath) -> None:

@@ -1,4 +1,4 @@
-"""Replaces operators, checks and sizes in a method that ExecuTorch cannot lower and PyTorch does not decompose.
+"""Replaces operators, checks and sizes in a method that ExecuTorch cannot lower and PyTorch cannot decompose.
 
 `tests/conformance/upstream_limits.py` lists each of these operators.
 """
@@ -32,8 +32,8 @@ def _as_batch(operator: Any, add: Add, image: Any, *options: Any, **named: Any) 
 
 
 def _as_rows(add: Add, tensor: Any, *weights: Any) -> Any:
-    """Flattens the input of a linear layer to rows: it has more dimensions than XNNPACK has. At most one size of the
-    input is dynamic."""
+    """Flattens the input of a linear layer to rows: it has too many dimensions for XNNPACK. At most one size is
+    dynamic."""
     sizes = [size if isinstance(size, int) else -1 for size in tensor.meta["val"].shape[:-1]]
     rows = add(_aten.linear.default, add(_aten.flatten.using_ints, tensor, 0, -2), *weights)
     return add(_aten.unflatten.int, rows, 0, sizes)
@@ -53,8 +53,8 @@ def _crop_and_pad(add: Add, tensor: Any, amounts: list[int], *options: Any) -> A
 
 
 def _fold(add: Add, columns: Any, sizes: list[int], kernel: Any, dilation: Any, padding: list[int], stride: Any) -> Any:
-    """Folds columns to an image with its padding, and cuts the padding off: PyTorch would decompose the operator's own
-    padding into a negative one."""
+    """Folds columns to an image with its padding, and cuts the padding off. PyTorch would decompose the operator's own
+    padding into a negative padding."""
     padded_sizes = [size + 2 * amount for size, amount in zip(sizes, padding, strict=True)]
     folded = add(_aten.col2im.default, columns, padded_sizes, kernel, dilation, [0, 0], stride)
     for dim, amount in zip((-2, -1), padding, strict=True):
@@ -63,7 +63,7 @@ def _fold(add: Add, columns: Any, sizes: list[int], kernel: Any, dilation: Any, 
 
 
 def _row(add: Add, tensor: Any, dimension: int, index: Any) -> Any:
-    """Selects a row by a number that a tensor holds, as `x[x.argmax()]` does, with that number as a tensor again."""
+    """Selects a row by a number in a tensor, as `x[x.argmax()]` does: makes the number a tensor again."""
     row = add(_aten.scalar_tensor.default, index, dtype=torch.int64)
     return add(_aten.index.Tensor, tensor, [None] * (dimension % tensor.meta["val"].dim()) + [row])
 
@@ -94,7 +94,7 @@ def _writer(node: torch.fx.Node) -> Writer | None:
 
 
 def _is_of_any_row(select: torch.fx.Node) -> bool:
-    """Whether the index of a row is not known to be one of the tensor's: then PyTorch cannot decompose `select`."""
+    """Whether the index of a row may be outside of the tensor: then PyTorch cannot decompose `select`."""
     tensor, dimension, index = select.args
     if not isinstance(index, torch.fx.Node):
         return False
@@ -103,15 +103,14 @@ def _is_of_any_row(select: torch.fx.Node) -> bool:
 
 
 def _is_written_later(view: torch.fx.Node) -> bool:
-    """Whether something may write to the memory of a view after it: what reads the view then reads other values than
-    those of a copy."""
+    """Whether something may write to the memory of a view after it. The view then changes, and a copy does not."""
     memory = _memory(view)
     later = [node for node in view.graph.nodes if node > view and getattr(_schema(node), "is_mutable", False)]
     return any(_memory(each) is memory for node in later for each in node.all_input_nodes)
 
 
 def _memory(node: torch.fx.Node) -> torch.fx.Node:
-    """The node whose memory another one may share: itself, or what it is a view of."""
+    """The node whose memory this one may share: itself, or the node that it is a view of."""
     while node.target is operator.getitem or any(each.alias_info for each in getattr(_schema(node), "returns", ())):
         node = node.all_input_nodes[0]
     return node
@@ -133,13 +132,13 @@ def _are_known(sizes: Any) -> bool:
 
 def _is_channels_last(value: torch.Tensor) -> bool:
     """Whether a tensor is in the memory format channels_last. ExecuTorch would copy its alias into a row-major tensor,
-    which the kernel refuses."""
+    and the kernel refuses that."""
     kind = {4: torch.channels_last, 5: torch.channels_last_3d}.get(value.dim())
     return kind is not None and not value.is_contiguous() and value.is_contiguous(memory_format=kind)
 
 
 def make_lowerable(program: ExportedProgram) -> None:
-    """Removes checks of booleans, replaces operators, and computes maxima and minima of sizes that have one value.
+    """Removes checks of booleans, replaces operators, and computes maxima and minima of sizes that have only one value.
 
     For instance, `max(0, 1 - seq)` becomes 0.
 
@@ -152,9 +151,9 @@ def make_lowerable(program: ExportedProgram) -> None:
 
 
 def _remove_checks(graph: torch.fx.Graph) -> bool:
-    """Removes checks of boolean tensors, such as those of `torch._check_tensor_all`, and the nodes that only they need.
+    """Removes checks of boolean tensors, such as those of `torch._check_tensor_all`, and nodes that only checks need.
 
-    ExecuTorch removes the checks itself, but leaves these nodes, and cannot lower them.
+    ExecuTorch itself removes only the checks, and cannot lower these nodes.
     """
     checks = [node for node in graph.find_nodes(op="call_function", target=_CHECK) if _is_of_boolean(node)]
     for node in checks:

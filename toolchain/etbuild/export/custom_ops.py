@@ -21,16 +21,15 @@ from etbuild.inputs.step_context import StepContext
 from etbuild.inputs.user_code import active_finder, import_module
 from etbuild.plan.parts import CustomOps
 
-# Libraries and modules stay loaded: a process can register an operator only once, and export and lowering, which both
-# load custom operators, may run in one process.
+# Libraries and modules stay loaded: a process can register an operator only once. Export and lowering both load custom
+# operators, and may run in one process.
 _loaded: set[str] = set()  # the digests of libraries
 _registered: set[str] = set()  # `NAMESPACE::NAME` and `NAMESPACE::NAME.OVERLOAD` of operators that `load` registered
 
 
 @dataclass(frozen=True)
 class _Imported:
-    """The modules of the declared sources that one import loaded, by name, and the sha256 of their files, by import
-    path."""
+    """The modules of the declared sources that one import loaded, by name; and the sha256 of their files, by path."""
 
     modules: dict[str, ModuleType]
     digests: dict[str, str]
@@ -49,7 +48,7 @@ def is_declared(operator: str) -> bool:
 
 
 def load(custom_ops: CustomOps, context: StepContext) -> None:
-    """Registers custom operators: those of libraries, then those of modules.
+    """Registers custom operators: first those of libraries, then those of modules.
 
     Args:
         custom_ops: The libraries and modules of an export plan or a lower plan.
@@ -83,8 +82,8 @@ def _load_all(custom_ops: CustomOps, context: StepContext) -> None:
 
 @contextlib.contextmanager
 def _linked(name: str, path: DocumentPath) -> Iterator[None]:
-    """Names the library that a declared library links, if it cannot be opened: no key covers one that is not declared,
-    installed, or part of the system."""
+    """Names the library that a declared library links, if it cannot be opened. No key covers a library that is neither
+    declared, nor installed, nor part of the system."""
     try:
         yield
     except OSError as error:

@@ -9,8 +9,8 @@ from torch.export import ExportedProgram
 def forget_ranges(program: ExportedProgram) -> None:
     """Removes the ranges of derived dimensions, such as `8*s0`, from the symbols of a loaded program.
 
-    torch 2.13.0 reads each such expression back as if it were a symbol, and then cannot decompose the program
-    ("expected sympy.Symbol"). The ranges of the symbols imply them, and `range_constraints` still has them.
+    torch 2.13.0 reads each such expression back as a symbol, and then cannot decompose the program ("expected
+    sympy.Symbol"). The ranges of the symbols imply these ranges, and `range_constraints` still has them.
     """
     shape_env = _get_shape_env_from_gm(program.graph_module)
     if shape_env is not None:

@@ -19,7 +19,7 @@ from torch.utils._sympy.printers import PythonPrinter
 
 from etbuild.export import violated_shapes
 
-_MOST_SIZES = 1 << 20  # combinations of sizes for one condition: Python computes them one by one
+_MOST_SIZES = 1 << 20  # combinations of sizes for one condition: Python computes each of them
 
 
 class TooManySizes(Exception):
@@ -38,7 +38,7 @@ def export(
     dynamic_shapes: Any,
     strict: bool,
 ) -> torch.export.ExportedProgram:
-    """Exports a module as `torch.export.export` does, and also with ranges that torch.export cannot prove.
+    """Exports a module as `torch.export.export` does, but also accepts ranges that torch.export cannot prove.
 
     Raises:
         TooManySizes: The conditions hold for all sizes that were tried, and the range has more.
@@ -59,7 +59,7 @@ def export(
 def _with_conditions(
     root: torch.nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any], options: dict[str, Any]
 ) -> torch.export.ExportedProgram | None:
-    """The exported module with conditions in its graph; None if torch.export refuses the module even so."""
+    """The exported module with conditions in its graph; None if torch.export still refuses the module."""
     try:
         return torch.export.export(
             root, arguments, keywords, **options, prefer_deferred_runtime_asserts_over_guards=True
@@ -75,7 +75,7 @@ def _holds_for_all(program: torch.export.ExportedProgram) -> bool:
         TooManySizes: The conditions hold for all sizes that were tried, and the range has more.
     """
     sizes = _shape_env(program)
-    # A dimension has a symbol for each input with it. torch replaces them by one, as it does with other equal sizes.
+    # A dimension has a symbol for each of its inputs. torch replaces them by one symbol, as it does with equal sizes.
     one_of = {dimension_of(sizes, symbol): symbol for symbol in program.range_constraints}
     checks = [check.expr for check in sizes.deferred_runtime_asserts.get(None, ())]
     conditions = {
@@ -99,7 +99,7 @@ def _holds_for_all(program: torch.export.ExportedProgram) -> bool:
 
 
 def dimension_of(sizes: Any, symbol: Any) -> str:
-    """The name of the dimension in the manifest that a symbol stands for; that of the symbol if it stands for none.
+    """The name of the dimension in the manifest that a symbol stands for. If there is none, the name of the symbol.
 
     Args:
         sizes: PyTorch's `ShapeEnv` with the symbol.
@@ -118,7 +118,7 @@ def _shape_env(program: torch.export.ExportedProgram) -> Any:
 
 
 def holds(condition: Any, ranges_of: Mapping[Any, Any]) -> bool | None:
-    """Whether a condition holds for all sizes; None if it holds for all that were tried, and there are more.
+    """Whether a condition holds for all sizes; None if there are more than were tried, and it holds for those.
 
     Args:
         condition: The condition, an expression of sympy.
@@ -133,7 +133,7 @@ def holds(condition: Any, ranges_of: Mapping[Any, Any]) -> bool | None:
 
 
 def values(expression: Any, ranges_of: Mapping[Any, Any]) -> Iterator[Any]:
-    """The values of an expression for all sizes, or for as many as are tried. `holds` has the arguments."""
+    """The values of an expression for all sizes, or for the most that are tried. The arguments are those of `holds`."""
     symbols = sorted(expression.free_symbols, key=str)
     bounds = [(int(ranges_of[symbol].lower), ranges_of[symbol].upper) for symbol in symbols]
     tried_sizes = [range(low, low + int(min(high - low + 1, _MOST_SIZES))) for low, high in bounds]

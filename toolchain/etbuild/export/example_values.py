@@ -1,4 +1,4 @@
-"""Makes example inputs as PyTorch objects, and their dynamic shapes in the form that `torch.export` accepts."""
+"""Makes example inputs as PyTorch objects, and dynamic shapes in the form that `torch.export` accepts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from etbuild.plan.parts import (
 )
 
 _IMAGE_DIMENSIONS = 4  # batch, channels, height, width
-_PARTS = 1 << 24  # random numbers are whole multiples of its inverse, which float32 holds
+_PARTS = 1 << 24  # random numbers are whole multiples of 1 / _PARTS: float32 holds these exactly
 _PLAIN = (bool, int, float, str, type(None))
 
 
@@ -95,14 +95,14 @@ def make_one(example: Example, module: torch.nn.Module, path: DocumentPath, cont
 
 
 def _filled(example: TensorExample, dtype: torch.dtype, path: DocumentPath) -> torch.Tensor:
-    """A tensor with the values that a manifest asks for."""
+    """A tensor with the values that the manifest asks for."""
     fill, count = example.fill, torch.Size(example.shape).numel()
     if fill == "arange":
         return torch.arange(count).reshape(example.shape).to(dtype)
     if fill == "random" and dtype.is_floating_point:
-        place = path[path.index("methods") + 2 :] if "methods" in path else path  # the same in methods of other names
+        place = path[path.index("methods") + 2 :] if "methods" in path else path  # without the method's name
         generator = torch.Generator().manual_seed(int(digest([*place])[:12], 16))
-        whole = torch.randint(1, _PARTS, example.shape, generator=generator)  # the same on each processor
+        whole = torch.randint(1, _PARTS, example.shape, generator=generator)  # gives the same numbers on each processor
         return (whole.to(torch.float64) / _PARTS).to(dtype)
     value = {"random": 0, "zeros": 0, "ones": 1}.get(fill, fill) if isinstance(fill, str) else fill
     return torch.full(example.shape, value, dtype=dtype)
@@ -124,8 +124,8 @@ def _from_loader(example: FileExample, loader: str, path: DocumentPath, context:
 
 
 def _checked(value: Any, origin: str, path: DocumentPath) -> Any:
-    """A value with detached tensors, and with mappings in the order of their keys, as mappings of a manifest are.
-    Raises BuildError if it cannot be an input; `origin` begins the message."""
+    """A value with detached tensors, and with mappings in the order of their keys, as in a manifest. Raises BuildError
+    if it cannot be an input; `origin` begins the message."""
     if isinstance(value, torch.Tensor):
         return _of_known_layout(value.detach())
     if isinstance(value, _PLAIN):
@@ -147,14 +147,14 @@ def _checked(value: Any, origin: str, path: DocumentPath) -> Any:
 
 
 def _of_known_layout(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor in a layout that all runtimes take: row-major or channels_last. A view may have neither, and the runtime
-    of Python refuses channels_last_3d."""
+    """A tensor in a layout that all runtimes take: row-major or channels_last. A view may have another layout, and the
+    runtime of Python refuses channels_last_3d."""
     if tensor.layout != torch.strided:
         return tensor
     is_image = tensor.dim() == _IMAGE_DIMENSIONS and not tensor.is_contiguous()
     is_last = is_image and tensor.is_contiguous(memory_format=torch.channels_last)
     of_tensor = torch.channels_last if is_last else torch.contiguous_format
-    # Dimensions of size 1 may have any stride, which would reach the program.
+    # Dimensions of size 1 may have any stride, and the stride would reach the program.
     strides = torch.empty(tensor.shape, device="meta", memory_format=of_tensor).stride()
     return tensor if tensor.stride() == strides else tensor.clone(memory_format=of_tensor)
 
@@ -249,26 +249,26 @@ class DynamicShapes:
         step = dim.multiple_of
         if step == 1:
             return torch.export.Dim(dim.dim, min=dim.min, max=dim.max)
-        # torch knows a multiple only as derived from another dimension, here one that no input has.
+        # For torch, a multiple is always derived from another dimension: here from one that no input has.
         hidden = f"{dim.dim}_by_{step}"
         while hidden in self._names:
             hidden += "_"
         return step * torch.export.Dim(hidden, min=dim.min // step, max=dim.max // step if dim.max else None)
 
     def text_of(self, dim: Any) -> str:
-        """The size of a dimension as the manifest states it."""
+        """The size of a dimension, as the manifest writes it."""
         return self._texts[id(dim)]
 
 
 def zip_tree(
     shapes: Shapes, value: Any, of_leaf: Callable[[Shapes, Any, DocumentPath], Any], path: DocumentPath
 ) -> Any:
-    """Calls a function for each value of an input that contains no others, with the shapes that belong to it.
+    """Calls a function for each leaf of an input, with the shapes of the leaf.
 
     Args:
         shapes: The dynamic shapes of the input.
         value: The input.
-        of_leaf: It takes the shapes, the value, and the place of the shapes.
+        of_leaf: The function. Gets the shapes, the leaf, and the place of the shapes.
         path: The place of the shapes of the whole input.
 
     Returns:
@@ -316,7 +316,7 @@ def with_batch(shapes: Shapes, value: Any) -> Shapes:
         value: The input.
 
     Returns:
-        The dynamic shapes. All added dimensions are one dimension, of any size from 1.
+        The dynamic shapes. The added dimensions are all the same dimension, with any size from 1.
     """
     batched: Shapes = zip_tree(shapes, value, _with_batch, ())
     return batched
@@ -331,7 +331,7 @@ def _with_batch(shapes: Shapes, value: Any, path: DocumentPath) -> Shapes:
 
 
 def in_signature_order(entry: Callable[..., Any], keywords: dict[str, object], path: DocumentPath) -> dict[str, object]:
-    """Sorts keyword inputs in the order of the entry's parameters: `torch.export` passes them so.
+    """Sorts keyword inputs in the order of the entry's parameters, in which `torch.export` passes them.
 
     Args:
         entry: The callable that is exported.
@@ -356,7 +356,7 @@ def check_fit(
 ) -> None:
     """Fails if the entry cannot be called with the inputs, for instance because one is missing.
 
-    Call it only after an export failed: hooks of a module may add inputs that this check does not see.
+    Call this only after a failed export: hooks of a module may add inputs that this check does not see.
 
     Args:
         entry: The callable that is exported.

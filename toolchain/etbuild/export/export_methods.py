@@ -59,12 +59,12 @@ if TYPE_CHECKING:
 
 
 ReadProgram = Callable[[Path, str, DocumentPath], "torch.export.ExportedProgram"]
-"""Reads the method in a declared file, which the manifest names so at a place. It may raise anything."""
+"""Reads the method in a declared file: gets the path, the name, and the place of the name. It may raise anything."""
 
 
 @dataclass(frozen=True)
 class Exporting:
-    """The settings of an export, which all its methods share.
+    """The settings of an export, shared by all its methods.
 
     Attributes:
         plan: The export plan.
@@ -79,7 +79,7 @@ class Exporting:
 
 @dataclass(frozen=True)
 class PreparedMethod:
-    """A method with its inputs, ready for its export. If its plan has PT2E quantization, it is quantized already.
+    """A method with its inputs, ready for its export. With PT2E quantization, it is quantized already.
 
     Attributes:
         job: The settings of the export.
@@ -116,8 +116,8 @@ class PreparedMethod:
 def prepare(job: Exporting, name: str, module: torch.nn.Module) -> PreparedMethod:
     """Prepares a method of the module for its export.
 
-    A method with `quantize.pt2e` is exported a first time, and then quantized. The quantized form of the parameter
-    `NAME` is called `NAME_quantized`.
+    If it has `quantize.pt2e`, exports it a first time, and quantizes it. The quantized form of the parameter `NAME` is
+    called `NAME_quantized`.
 
     Args:
         job: The settings of the export.
@@ -129,7 +129,7 @@ def prepare(job: Exporting, name: str, module: torch.nn.Module) -> PreparedMetho
         BuildError: Tracing or quantizing failed. The error names the document path and the line of the model's source.
     """
     method, path = job.plan.methods[name], ("methods", name)
-    seed(job.plan.model.seed)  # the same random numbers, whatever the factories of other methods drew
+    seed(job.plan.model.seed)  # the same random numbers, whichever ones other factories have drawn
     arguments, keywords = example_values.make(method, module, path, job.context)
     with wrap_user_error((*path, "entry"), f"looking up `{method.entry}`"):
         entry = _resolve(module, method.entry, (*path, "entry"))
@@ -204,7 +204,7 @@ def _traced(prepared: PreparedMethod, shapes: DynamicShapes, training: bool = Fa
     old_values.copy_inputs(program, prepared.name)
     untie(program, {key: id(tensor) for key, tensor in named_tensors(module).items()})
     _check_ranges(program, shapes, conditions)
-    if not training:  # in training, a batch norm needs several values, and dropout draws random numbers
+    if not training:  # in training mode, batch norms need several values, and dropout is random
         _check_small_sizes(prepared, eager, program, shapes)
     return program
 
@@ -212,7 +212,7 @@ def _traced(prepared: PreparedMethod, shapes: DynamicShapes, training: bool = Fa
 def _exported(
     prepared: PreparedMethod, root: torch.nn.Module, shapes: DynamicShapes, strict: bool, conditions: SizeConditions
 ) -> torch.export.ExportedProgram:
-    printed = io.StringIO()  # before an error torch prints the unfinished graph, which is too long to show
+    printed = io.StringIO()  # before an error, torch prints the unfinished graph, which is too long
     try:
         dynamic_shapes = shapes.for_export(root.forward)
         with contextlib.redirect_stderr(printed), exporting(), conditions.watched():
@@ -237,11 +237,11 @@ def _exported(
 
 
 _CAUGHT = r"Unexpected key _export_root\.(\S+), expected "
-"""What torch.export says, with the name of a submodule, if the submodule raises and the model catches the exception."""
+"""torch.export's message, with the name of a submodule, if the submodule raises an exception that the model catches."""
 
 
 def _error_of_caught(prepared: PreparedMethod, root: torch.nn.Module, name: str, dynamic_shapes: Any) -> BuildError:
-    """The error for a model that catches an exception of a submodule. A second export shows the exception."""
+    """The error for a model that catches an exception of a submodule. A second export finds the exception."""
     submodule, raised = root.get_submodule(name), list[BaseException]()
     forward = submodule.forward
 
@@ -296,7 +296,7 @@ def _quantized(prepared: PreparedMethod, quantization: MethodQuantization) -> to
 
 def _written(prepared: PreparedMethod) -> set[str]:
     """The buffers that a method writes to in inference: not the statistics of batch norms."""
-    functional = _traced(prepared, prepared.shapes).run_decompositions({})  # the signature lists them from here on
+    functional = _traced(prepared, prepared.shapes).run_decompositions({})  # now the signature lists them
     return set(functional.graph_signature.buffers_to_mutate.values())
 
 
@@ -308,13 +308,14 @@ def _batched(prepared: PreparedMethod) -> DynamicShapes:
 
 
 def _quantization(prepared: PreparedMethod) -> MethodQuantization | None:
-    """The PT2E quantization of a method, from the manifest or the recipe; None if there is none."""
+    """What quantizes the graph of a method, from the manifest or the recipe; None if nothing does."""
     method, recipe = prepared.method, prepared.job.recipe
     of_recipe = recipe.quantization_recipe if recipe is not None else None
-    if method.pt2e is None and (of_recipe is None or not of_recipe.quantizers or "quantize" not in method.from_recipe):
+    by_recipe = of_recipe is not None and bool(of_recipe.quantizers) and "quantize" in method.from_recipe
+    if not method.quantized_after_export and not by_recipe:
         return None
-    path = (*prepared.path, "quantize", "pt2e")
-    return quantizers.of_method(method.pt2e, of_recipe, prepared.arguments, path, prepared.job.context)
+    path = (*prepared.path, "quantize")
+    return quantizers.of_method(method.quantize, of_recipe, prepared.arguments, path, prepared.job.context)
 
 
 @contextlib.contextmanager
@@ -356,7 +357,7 @@ def load_method(export_plan: ExportPlan, name: str, inputs: Given) -> torch.expo
 
 
 def _with_one_input_per_tensor(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
-    """The program with row-major tensors, and with one input for each tensor, even if it has several names."""
+    """The program with row-major tensors, and with one input for each tensor, even if the tensor has several names."""
     contents = {
         key: value
         for key, value in {**program.state_dict, **program.constants}.items()
@@ -429,19 +430,19 @@ def _signature_of(entry: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def root_of(prepared: PreparedMethod) -> torch.nn.Module:
-    """The module that `torch.export` traces by calling it: the module itself for `forward`, otherwise a new root.
+    """The module that `torch.export` calls to trace it: the module itself for `forward`, otherwise a new root.
 
-    Calling the new root runs the entry of the module. The root shares the module's dictionary, which holds parameters,
-    buffers, children and attributes: names stay the same, and a change of one module changes the other. The module's
-    own `forward`, `__call__` and hooks stay, so that the entry may call them.
+    Calling the new root runs the entry of the module. The root shares the module's dictionary of parameters, buffers,
+    children and attributes. So names stay the same, and a change of one module changes the other. The module keeps its
+    own `forward`, `__call__` and hooks, so that the entry may call them.
     """
     module = prepared.module
     if prepared.method.entry == "forward":
         return module
     called, kind = _as_function(prepared.entry), type(module)
     names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}  # an export names the root's class
-    # Properties, since they override entries of the shared dictionary. If `_compiled_call_impl` is set,
-    # `Module.__call__` runs it instead of hooks and `forward`.
+    # These are properties, because properties override entries of the shared dictionary. If `_compiled_call_impl` is
+    # set, `Module.__call__` runs it instead of hooks and `forward`.
     entered = {"forward": property(lambda self: called), "_compiled_call_impl": property(lambda self: called)}
     root: torch.nn.Module = object.__new__(type(kind.__name__, (torch.nn.Module,), {**names, **entered}))
     object.__setattr__(root, "__dict__", vars(module))
@@ -451,8 +452,8 @@ def root_of(prepared: PreparedMethod) -> torch.nn.Module:
 def _as_function(entry: Callable[..., Any]) -> Callable[..., Any]:
     """A function that runs the entry, with the signature of the entry and the `__code__` that `torch.export` needs.
 
-    A plain method or function is returned as it is, because strict export traces that best. A new function calls any
-    other entry, such as a submodule, so that its hooks run.
+    Returns a plain method or function unchanged, because strict export traces it best. For any other entry, such as a
+    submodule, returns a new function that calls it, so that its hooks run.
     """
     if isinstance(entry, (types.MethodType, types.FunctionType)) and hasattr(entry, "__code__"):
         return entry
@@ -473,8 +474,8 @@ _UNWRAP = "torchao.utils.unwrap_tensor_subclass(module)"
 def _check_tensors(program: torch.export.ExportedProgram, path: DocumentPath, hint: str) -> None:
     """Fails if a method has a tensor without values or bytes of its own.
 
-    A fake tensor has no values: another method computed it while it was traced. A tensor subclass that wraps other
-    tensors has no bytes to compare or write; `hint` says what to do about that.
+    A fake tensor has no values: another method computed it during tracing. A tensor subclass that wraps other tensors
+    has no bytes to compare or write; `hint` says what to do about that.
     """
     for name, tensor in sorted({**program.state_dict, **program.constants}.items()):
         if isinstance(tensor, FakeTensor):
@@ -530,7 +531,7 @@ _OF_LAYERS = {
 }
 """What to do about functions of PyTorch's layers that depend on values."""
 _UNSUPPORTED = "strict export cannot trace this: change the model, or set `strict: false`"
-# A word in the message or type of torch.export's error, the part of the method that caused the error, and a hint.
+# A word in the message or type of torch.export's error, the part of the method that caused it, and a hint.
 _EXPORT_HINTS = (
     (
         "fake tensor in the exported program constant's list",
@@ -570,20 +571,15 @@ def _export_error(error: BaseException, name: str, job: Exporting, conditions: S
     path: DocumentPath = ("methods", name, part)
     huggingface = job.plan.model.huggingface
     if huggingface and part == "entry":  # users cannot change the code of the model
-        advice = "write a factory" if huggingface.cache is None else "leave out `cache`, or write a factory"
-        hint = f"`{huggingface.model_class}` cannot be exported as it is with this configuration: {advice}"
-        path = ("model", "huggingface")
-    elif huggingface and huggingface.task is not None:
-        explanation = (
-            f"if `task` has written these shapes, `{huggingface.model_class}` does not take calls of any length: "
-        )
-        hint = hints(hint, f"{explanation}leave out `cache` and `task`, or write a factory")
+        hint, path = huggingface.export_hint, ("model", "huggingface")
+    elif huggingface:
+        hint = hints(hint, huggingface.shapes_hint)
     hint_text = hints(f"the line is `{quoted}`" if quoted else None, hint, package_line(error))
     return from_exception(error, BuildError, path, action, hint_text, said=_message(error))
 
 
 def _data_dependent_hint(error: BaseException) -> str | None:
-    """What to do about values that an export does not know, and the line of a layer of PyTorch that needs them."""
+    """What to do about values that an export does not know; and the line of PyTorch's layer that needs them."""
     frames = walk_tb(error.__traceback__)
     of_layers = (each for each in frames if str(each[0].f_globals.get("__name__")).startswith("torch.nn."))
     trace = "".join(StackSummary.extract(of_layers).format()) or str(error)
@@ -594,7 +590,7 @@ def _data_dependent_hint(error: BaseException) -> str | None:
 
 
 def _violated_hint(text: str, conditions: SizeConditions) -> str | None:
-    """Which code fixes or narrows the dimensions that torch.export refuses, and the shapes to write."""
+    """A hint for dimensions that torch.export refuses: the code that fixes or narrows them, and the shapes to write."""
     return hints(conditions.about(violated_shapes.names(text)), violated_shapes.hint(text))
 
 

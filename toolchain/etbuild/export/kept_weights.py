@@ -10,11 +10,11 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class KeptWeights:
-    """The files and the cache that keep weights which were computed from other weights.
+    """The files and the cache for weights that were computed from other weights.
 
     Attributes:
-        file: The weights for later steps of the same build. It may not exist yet. It is empty without such weights.
-        scratch: Makes a directory in another one, which is removed when the context ends.
+        file: The weights for later steps of the same build. It may not exist yet. It is empty if there are none.
+        scratch: Makes a directory in another one, and removes it when the context ends.
         fetch: Copies the files of a key from the cache into a directory. Returns whether the cache has them.
         store: Stores a file with a key: takes the key, the directory of the file, and its name.
     """

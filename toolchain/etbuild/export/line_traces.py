@@ -1,7 +1,7 @@
 """Lets torch.export record the lines of all functions of the sources.
 
-By itself it records only functions called `forward`, but not their helpers and other entries. The lines go to
-`inputs/source_lines.py`, and not into an export.
+By default, torch.export records only functions called `forward`, but not their helpers and other entries. The lines go
+to `inputs/source_lines.py`, and not into an export.
 """
 
 from __future__ import annotations

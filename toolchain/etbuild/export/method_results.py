@@ -15,7 +15,7 @@ HINT = "return tensors, numbers, or tuples, lists and dicts of them"
 
 
 def check(program: ExportedProgram, path: DocumentPath) -> None:
-    """Checks that a program can return the results of a method. torch.export saves others, and cannot read them back.
+    """Checks that a program can return the results of a method. torch.export cannot read others back.
 
     Raises:
         BuildError: A result is something other than a tensor, a number or None.
@@ -31,7 +31,7 @@ def check(program: ExportedProgram, path: DocumentPath) -> None:
 def make_plain(program: ExportedProgram) -> None:
     """Replaces named tuples, such as the result of `torch.topk`, and data classes that torch.export cannot save.
 
-    Plain tuples replace them: a program returns a flat list anyway, and such classes can be neither saved nor emitted.
+    Plain tuples take their place: such classes can be neither saved nor emitted, and a program returns a flat list.
     """
     for index, entry in enumerate(program._module_call_graph):
         if entry.signature is not None:

@@ -17,13 +17,13 @@ from etbuild.upstream.graph_changes import Add, Writer
 _aten = torch.ops.aten
 
 _LONGEST_PRODUCT = 512
-"""The longest running product that is replaced: the replacement takes memory for the square of the length."""
+"""The longest running product that is replaced: the replacement takes memory for the square of this length."""
 
 
 def bucketize(add: Add, values: Any, boundaries: Any, *, out_int32: bool = False, right: bool = False) -> Any:
     """Counts for each value the boundaries that are not above it; for `right=False`, the boundaries below it.
 
-    All boundaries count for NaN, as in PyTorch: a boundary counts unless a comparison holds, and none holds for NaN.
+    For NaN, all boundaries count, as in PyTorch: a boundary counts unless a comparison is true, and none is.
     """
     return _count(add, boundaries, add(_aten.unsqueeze.default, values, -1), out_int32, right)
 
@@ -59,7 +59,7 @@ def _round(add: Add, tensor: Any, *, decimals: int) -> Any:
 
 
 def _remainder(add: Add, tensor: Any, divisor: Any) -> Any:
-    """A remainder of integers with the sign of the divisor. In ExecuTorch's kernel it has the sign of the dividend."""
+    """A remainder of integers with the sign of the divisor. ExecuTorch's kernel gives it the sign of the dividend."""
     if isinstance(divisor, torch.fx.Node):
         product = add(_aten.mul.Tensor, add(_aten.div.Tensor_mode, tensor, divisor, rounding_mode="floor"), divisor)
     else:
@@ -69,7 +69,7 @@ def _remainder(add: Add, tensor: Any, divisor: Any) -> Any:
 
 def _divided(add: Add, tensor: Any, divisor: Any) -> tuple[Any, Any]:
     """The quotient of integers that is rounded to zero, and its remainder. ExecuTorch's kernels compute both in
-    float64, which has fewer digits than int64, and only the quotient that is rounded down in int64."""
+    float64, which has fewer digits than int64. Only the quotient that is rounded down is computed in int64."""
     is_number = not isinstance(divisor, torch.fx.Node)
     divide, multiply = (
         (_aten.div.Scalar_mode, _aten.mul.Scalar) if is_number else (_aten.div.Tensor_mode, _aten.mul.Tensor)
@@ -106,7 +106,7 @@ def _var_mean_of_dims(add: Add, tensor: Any, dim: Any, unbiased: bool = True, ke
 
 
 def _bilinear(add: Add, first: Any, second: Any, weight: Any, bias: Any = None) -> Any:
-    """A bilinear layer: multiplies the first input with the weight's matrices, and the products with the second."""
+    """A bilinear layer: multiplies the first input by the weight's matrices, and the products by the second."""
     matrices, rows, columns = weight.meta["val"].shape
     flat = add(_aten.reshape.default, add(_aten.permute.default, weight, [1, 0, 2]), [rows, matrices * columns])
     products = add(_aten.unflatten.int, add(_aten.matmul.default, first, flat), -1, [matrices, columns])
@@ -116,7 +116,7 @@ def _bilinear(add: Add, first: Any, second: Any, weight: Any, bias: Any = None) 
 
 
 def _cumprod(add: Add, tensor: Any, dim: int, *, dtype: Any = None) -> Any:
-    """A running product: for each element, the product of a copy of the row in which later elements are 1."""
+    """A running product. For each element: the product of a copy of the row in which all later elements are 1."""
     size = tensor.meta["val"].shape[dim]
     last = add(_aten.transpose.int, tensor, dim, -1)
     indexes = add(_aten.arange.default, size, dtype=torch.int64, device=torch.device("cpu"), pin_memory=False)
@@ -126,8 +126,8 @@ def _cumprod(add: Add, tensor: Any, dim: int, *, dtype: Any = None) -> Any:
 
 
 def _adaptive_max_pool(add: Add, tensor: Any, sizes: Sequence[int]) -> tuple[Any, None]:
-    """The largest elements of windows. The windows of a dimension do not depend on the other dimensions, so that one
-    dimension after the other can be reduced."""
+    """The largest elements of windows. The windows of a dimension do not depend on other dimensions, so the dimensions
+    can be reduced one after the other."""
     value = tensor.meta["val"]
     if all(size == 1 for size in sizes):
         return add(_aten.amax.default, tensor, list(range(-len(sizes), 0)), True), None
@@ -149,7 +149,7 @@ _OPTIONS_OF_BAGS = (False, _SUM, False, None, False, None)
 
 
 def _embedding_bag(add: Add, words: Any, indices: Any, offsets: Any, *options: Any) -> tuple[Any, None, None, None]:
-    """Reduces bags of equal size, as `nn.EmbeddingBag` makes them of indices in two dimensions."""
+    """Reduces bags of equal size, which `nn.EmbeddingBag` makes from indices in two dimensions."""
     mode, factors = ([*options, *_OPTIONS_OF_BAGS[len(options) :]])[1::2][:2]
     size = offsets.args[2]
     rows = add(_aten.embedding.default, words, add(_aten.reshape.default, indices, [-1, size]))
@@ -162,7 +162,7 @@ def _embedding_bag(add: Add, words: Any, indices: Any, offsets: Any, *options: A
 
 
 def _results_read(node: Any) -> set[int]:
-    """The positions of the results that something reads, for an operator with several results."""
+    """The positions of those results of an operator that something reads."""
     return {user.args[1] for user in node.users if user.target is operator.getitem and user.users}
 
 
@@ -222,7 +222,7 @@ def _covers_input(node: Any) -> bool:
 
 
 def _shifts(name: str) -> dict[Any, tuple[Writer, Callable[[torch.fx.Node], bool] | None]]:
-    """The writers of a shift of integers, as `x >> 4`, `x >>= y` and `1 >> x` call it: ExecuTorch has kernels for
+    """The writers of the operators of a shift, for `x >> 4`, `x >>= y` and `1 >> x`: ExecuTorch has kernels only for
     `bitwise_left_shift` and `bitwise_right_shift` of a tensor."""
     shift, in_place = getattr(_aten, f"bitwise_{name}_shift"), getattr(_aten, f"bitwise_{name}_shift_")
     called, called_in_place = getattr(_aten, f"__{name[0]}shift__"), getattr(_aten, f"__i{name[0]}shift__")
@@ -243,7 +243,7 @@ def _shifts(name: str) -> dict[Any, tuple[Writer, Callable[[torch.fx.Node], bool
 
 
 _WRITERS: dict[Any, tuple[Writer, Callable[[torch.fx.Node], bool] | None]] = {
-    # of checks of values, such as `torch._check_tensor_all`
+    # for checks of values, such as `torch._check_tensor_all`
     _aten._is_all_true.default: (lambda add, tensor: add(_aten.all.default, tensor), None),
     _aten._is_any_true.default: (lambda add, tensor: add(_aten.any.default, tensor), None),
     _aten.adaptive_max_pool1d.default: (_adaptive_max_pool, _has_known_windows),
@@ -269,7 +269,7 @@ _WRITERS: dict[Any, tuple[Writer, Callable[[torch.fx.Node], bool] | None]] = {
     **_shifts("left"),
     **_shifts("right"),
 }
-"""The writer of each operator, and a function that says whether it suits a node; None: it suits all."""
+"""The writer of each operator, and a function that tells whether it suits a node; None: it suits every node."""
 
 
 def writer(node: torch.fx.Node) -> Writer | None:

@@ -1,4 +1,4 @@
-"""Copies tensors in an exported method where a program would read them after they are overwritten.
+"""Copies tensors in an exported method that a program would read after they are overwritten.
 
 Also keeps methods from writing to their inputs: a program would return each such input as a further result.
 """
@@ -66,15 +66,15 @@ def copy_inputs(program: ExportedProgram, method: str) -> None:
 
 
 def drop_inputs(program: ExportedProgram, method: str) -> ExportedProgram:
-    """Does the same as `copy_inputs` for a program from a file, which does not say any more which tensors share memory.
+    """Does the same as `copy_inputs` for a program from a file, which no longer tells which tensors share memory.
 
     Args:
         program: The method.
         method: The name of the method.
 
     Returns:
-        The program itself if it writes to no input. Otherwise a functional copy, whose operators write to nothing, and
-        which does not return the new content of inputs.
+        The program itself if it writes to no input. Otherwise a functional copy: its operators write to nothing, and it
+        does not return the new content of inputs.
     """
     functional = program.run_decompositions({}) if any(written_nodes(program)) else program
     specs = functional.graph_signature.output_specs

@@ -1,8 +1,8 @@
-"""Keeps memory addresses, which differ in each process, out of the provenance of nodes.
+"""Keeps memory addresses out of the provenance of nodes: they differ in each process.
 
-A node's `from_node` lists the nodes that it comes from: their names, their targets and the `id` of their graphs.
-ExecuTorch numbers nodes by the name and graph of the first entry, and XNNPACK writes these numbers into programs. Saved
-exports contain the entries too.
+A node's `from_node` lists its earlier nodes: their names, their targets and the `id` of their graphs. ExecuTorch
+numbers nodes by the name and graph of the first entry, and XNNPACK writes these numbers into programs. Saved exports
+contain the entries too.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def remove_addresses(graph_module: torch.fx.GraphModule) -> None:
     """Replaces graph numbers and addresses in the provenance of a method's nodes.
 
     A graph in which a chain of provenance begins gets a number, in the order of the nodes. Nothing reads the numbers of
-    others: they get -1. In a strict export, the text of a target holds the address of a function.
+    other graphs: they get -1. In a strict export, the text of a target holds the address of a function.
     """
     numbers: dict[int, int] = {}
     seen: dict[int, NodeSource] = {}  # nodes may share sources

@@ -1,8 +1,8 @@
-"""What the driver asks of plug-ins that quantize: those of the group `quantizer`."""
+"""The interfaces of plug-ins that quantize: those of the group `quantizer`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -10,7 +10,7 @@ from etbuild import plugins
 from etbuild.errors import DocumentPath
 from etbuild.inputs.step_context import StepContext
 from etbuild.model.tensor_facts import Recipe
-from etbuild.plan.parts import Pt2e, TorchaoEntry
+from etbuild.plan.parts import Quantize
 from etbuild.plan.step_plans import ExportPlan
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class QuantizedModule(Protocol):
         """Switches the module to quantized weights within this context."""
 
     def check(self, program: ExportedProgram) -> None:
-        """Checks a method that was exported with quantized weights. Raises BuildError if it reads others."""
+        """Checks a method that was exported with quantized weights. Raises BuildError if it reads other weights."""
 
 
 class QuantizedModules(Protocol):
@@ -46,39 +46,44 @@ class QuantizedModules(Protocol):
         export_plan: How its methods are quantized.
         free: Whether the weights before quantization may be freed when no method needs them. The module cannot be
             used without quantization afterwards.
-        deferred: Whether the content of the weights is not known yet, and quantized weights are computed later.
+        deferred: Whether the content of the weights is still unknown, so that quantized weights are computed later.
         """
 
     def module_for(self, method: str) -> QuantizedModule | None:
-        """The module with the quantized weights of a method; None if the method has the weights as they are.
+        """The module with the quantized weights of a method; None if the method uses the original weights.
 
         Raises:
-            CannotDefer: They are to be computed later, and cannot be.
+            CannotDefer: The weights must be computed later, but cannot be.
             InputError: The plan does not fit the module.
             BuildError: A weight cannot be quantized.
         """
 
     def recipe_of(self, tensor: torch.Tensor) -> Recipe | None:
-        """How the content of a tensor of the methods is computed from a weight; None if the tensor has its content."""
+        """How the content of a method's tensor is computed from a weight; None if it has its content."""
 
     @staticmethod
     def kept_weights(
-        module: torch.nn.Module, methods: Sequence[Sequence[TorchaoEntry]]
+        module: torch.nn.Module, export_plan: ExportPlan, packed: bool, floats: bool
     ) -> tuple[dict[str, str], set[str]]:
-        """The weights whose integers in a packed checkpoint methods keep.
+        """The weights in a packed checkpoint whose integers methods keep. A method says that it does.
 
         Args:
             module: The module.
-            methods: For each method, the entries of `torchao`.
+            export_plan: How its methods are quantized.
+            packed: Whether the checkpoint may be packed.
+            floats: Whether the module will also be used without quantization.
 
         Returns:
-            The kind of the layer of each weight that a method keeps, by the weight's name; and the names of those that
-            no method reads as floats.
+            The kind of layer of each weight that a method keeps, by the weight's name; and the names of the weights
+            that no method reads as floats.
+
+        Raises:
+            InputError: The checkpoint is not packed.
         """
 
 
 class RecipeQuantizer(Protocol):
-    """Quantizes the content of weights as an export says that did not know it, from the plug-in `recipe`."""
+    """Quantizes the content of weights if the export did not know it. The plug-in `recipe` makes it."""
 
     def read(
         self,
@@ -107,7 +112,7 @@ class RecipeQuantizer(Protocol):
 
 
 class MethodQuantization(Protocol):
-    """What quantizes the graph of a method, which is then exported again. The plug-in `pt2e` makes it."""
+    """Quantizes the graph of a method. The method is then exported again. The plug-in `pt2e` makes it."""
 
     @property
     def trains(self) -> bool:
@@ -119,7 +124,7 @@ class MethodQuantization(Protocol):
 
     @property
     def path(self) -> DocumentPath:
-        """The document path of what quantizes it, for errors."""
+        """The document path of the quantization, for errors."""
 
     def check_batches(self, arguments: tuple[Any, ...], dims: list[tuple[Any, ...] | None]) -> None:
         """Checks that the method accepts the batches that it is calibrated on. Raises InputError.
@@ -140,36 +145,36 @@ class MethodQuantization(Protocol):
 
 
 def of_weights() -> type[QuantizedModules]:
-    """What quantizes the weights of a module before its methods are exported."""
+    """The plug-in that quantizes the weights of a module before its methods are exported."""
     found: type[QuantizedModules] = plugins.load("quantizer", "torchao")
     return found
 
 
 def of_recipes() -> RecipeQuantizer:
-    """What quantizes the content of weights after an export that did not know it."""
+    """The plug-in that quantizes the content of weights after an export that did not know it."""
     found: RecipeQuantizer = plugins.load("quantizer", "recipe")
     return found
 
 
 def of_method(
-    pt2e: Pt2e | None,
+    quantize: Quantize | None,
     recipe: QuantizationRecipe | None,
     arguments: tuple[Any, ...],
     path: DocumentPath,
     context: StepContext,
 ) -> MethodQuantization:
-    """Makes what quantizes a method, as the manifest and an export recipe say. One of them does.
+    """Makes the quantization of a method, from the manifest or an export recipe. One of them has it.
 
     Args:
-        pt2e: The value of `pt2e` in the plan.
+        quantize: How the manifest quantizes the method.
         recipe: The part of the export recipe about quantization.
         arguments: The positional example inputs.
-        path: The document path of `pt2e`.
+        path: The document path of `quantize`.
         context: The declared inputs of the step.
 
     Raises:
         InputError: A declared input is missing or does not fit.
         BuildError: A quantizer cannot be made.
     """
-    made: MethodQuantization = plugins.load("quantizer", "pt2e")(pt2e, recipe, arguments, path, context)
+    made: MethodQuantization = plugins.load("quantizer", "pt2e")(quantize, recipe, arguments, path, context)
     return made

@@ -36,13 +36,13 @@ class SavedExport:
     Attributes:
         files: The location of its files.
         tensors: Facts about the parameters and buffers of the methods.
-        of_module: Facts about those of the module, if the methods have others.
+        of_module: Facts about those of the module, if they differ from those of the methods.
         zeros: Names of the tensors that are all zeros and that no weights file holds.
-        constants: The values of the constant methods that come from code, by name.
+        constants: The values of the constant methods from code, by name.
         imports: Modules that must be imported before a method is loaded.
         written: The buffers that methods write to.
         sources: The sources in the export: the file of each, by its import path.
-        export_plan: The plan by which lowering must export the methods; None if the export contains them.
+        export_plan: The plan with which lowering must export the methods; None if the export contains them.
         packing: How the weights files are packed; None if they are not.
     """
 
@@ -59,7 +59,7 @@ class SavedExport:
 
     @property
     def in_weights(self) -> list[TensorFacts]:
-        """Facts about the parameters and buffers that weights files hold, and others."""
+        """Facts about the parameters and buffers that are in weights files, and about the others."""
         return self.tensors if self.of_module is None else self.of_module
 
 
@@ -129,7 +129,7 @@ def load_methods(
     for name in sorted(names):
         path = saved.files.methods.get(name, saved.files.directory / METHODS / f"{name}.pt2")
         with wrap_errors(functools.partial(_unread, name)):
-            program = load_pt2(path).exported_programs["model"]  # torch.export.load hides why it failed
+            program = load_pt2(path).exported_programs["model"]  # torch.export.load hides the reason of a failure
             derived_dims.forget_ranges(program)
         for tensors in (program._state_dict, program._constants):
             tensors.update({key: tensor for key, tensor in content.items() if key in tensors})
@@ -150,9 +150,9 @@ def _unread(method: str, error: BaseException) -> InputError:
 
 
 class Content(LazyTensors):
-    """The parameters and buffers of an export by name. Each is read when it is asked for, and nothing here keeps it.
+    """The parameters and buffers of an export by name. Each access reads one anew, and nothing here keeps it.
 
-    Two tensors with equal content stay separate: ExecuTorch would otherwise treat two caches of zeros as one.
+    Two tensors with equal content stay separate: otherwise, ExecuTorch would treat two caches of zeros as one.
     """
 
     def __init__(
@@ -160,15 +160,15 @@ class Content(LazyTensors):
     ) -> None:
         """Args:
         saved: The export.
-        weights: Returns a tensor from weights files, or one that is computed from them, by name.
-        needed: The names of those that it has. None: all.
+        weights: Returns a tensor by name, from weights files or computed from them.
+        needed: The names of the tensors that it has. None: all.
 
         Raises:
             InputError: The file of the export is damaged.
         """
         path = saved.files.directory / MADE
         self._damaged = f"{saved.files.directory}: cannot read the parameters and buffers"
-        plain = needed is None or not {*needed} <= {*saved.zeros}  # what is all zeros is in no file
+        plain = needed is None or not {*needed} <= {*saved.zeros}  # tensors of zeros are in no file
         with wrap_library_errors(InputError, None, self._damaged):
             self._made: Mapping[str, torch.Tensor] = StoredTensors(path) if plain and path.exists() else {}
             known = {entry.name: entry for entry in saved.tensors}
@@ -191,14 +191,14 @@ class Content(LazyTensors):
         return torch.nn.Parameter(content, requires_grad=False) if entry.parameter else content
 
     def only(self, names: Collection[str]) -> Content:
-        """Those with these names."""
+        """The tensors with these names."""
         found = copy.copy(self)
         found._entries = {name: entry for name, entry in self._entries.items() if name in names}
         found._firsts = {name: self._firsts[name] for name in found._entries}
         return found
 
     def loaded(self) -> dict[str, torch.Tensor]:
-        """All of them in memory. A tensor with several names is loaded once.
+        """All tensors, in memory. A tensor with several names is loaded once.
 
         Raises:
             InputError: A tensor is missing or damaged.

@@ -1,4 +1,4 @@
-"""Makes the export recipe of a plan, which ExecuTorch or the declared sources define."""
+"""Makes the export recipe of a plan. ExecuTorch or the declared sources define it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def load_recipe(recipe: RecipeCall) -> ExportRecipe:
-    """Makes the recipe of a plan. Each call makes a new one, because partitioners and passes may keep state.
+    """Makes a new recipe in each call, because partitioners and passes may keep state.
 
     Args:
         recipe: The name of the recipe, or its callable, with keyword arguments.
@@ -74,7 +74,7 @@ def _deployment_target(name: str) -> Any:
 
 @contextmanager
 def _refuse_ignored_kwargs(recipe: RecipeCall) -> Iterator[None]:
-    """Raises InputError on exit if no recipe took an argument, about which ExecuTorch only logs a warning."""
+    """Raises InputError on exit if no recipe took an argument. ExecuTorch only logs a warning about that."""
     recorder, root = WarningRecorder("unexpected parameters"), logging.getLogger()
     disabled = logging.root.manager.disable
     root.addHandler(recorder)
@@ -84,13 +84,13 @@ def _refuse_ignored_kwargs(recipe: RecipeCall) -> Iterator[None]:
     finally:
         logging.disable(disabled)
         root.removeHandler(recorder)
-    # A target passes each argument to the recipes of all its backends. Only one recipe takes it.
+    # A target passes each argument to the recipes of all its backends, and only one recipe takes it.
     if len(recorder.messages) >= len(TARGETS.get(recipe.name, [""])):
         raise InputError.at(("recipe", "kwargs"), recorder.messages[0].split(". ")[0])
 
 
 class WarningRecorder(logging.Handler):
-    """Collects the logged warnings that contain a text, also where `library_messages_off` hides them."""
+    """Collects the logged warnings that contain a text, even if `library_messages_off` hides them."""
 
     def __init__(self, text: str) -> None:
         super().__init__(logging.WARNING)

@@ -22,7 +22,7 @@ from etbuild.model.tensor_bytes import row_major
 def of_program(program: ExportedProgram) -> list[Any]:
     """The example inputs of an exported method, in the method's order: tensors and plain values.
 
-    For a method from a file that has none, tensors of ones in the smallest sizes that the method takes.
+    If a method's file has no example inputs, returns tensors of ones in the smallest sizes that the method takes.
     """
     if program.example_inputs is not None:
         leaves: list[Any] = pytree.tree_leaves(program.example_inputs)
@@ -68,7 +68,7 @@ def write(path: Path, programs: Mapping[str, ExportedProgram]) -> None:
         }
         try:
             save(tensors_of_method)
-        except (SafetensorError, KeyError, ValueError):  # safetensors does not know the dtype
+        except (SafetensorError, KeyError, ValueError):  # safetensors does not support the dtype
             continue
         tensors.update(tensors_of_method)
     writing.write(path.parent, path.name, "export", save(tensors))

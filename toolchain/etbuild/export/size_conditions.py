@@ -1,7 +1,7 @@
-"""Notes what torch.export assumes of dynamic sizes, and where: its errors name the sizes and no line of the model.
+"""Notes what torch.export assumes about dynamic sizes, and where: its errors name sizes, but no lines of the model.
 
-Tracing computes with symbols in place of sizes. Code that needs more, such as a number or a branch, makes a condition,
-which torch.export goes on to rely on: `t == 10`, if a loop over the dimension `t` ran ten times.
+Tracing computes with symbols in place of sizes. Code that needs a number, or a branch, makes a condition. From then on,
+torch.export relies on the condition: `t == 10`, if a loop over the dimension `t` ran ten times.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _RELIES = "eval"  # its first argument then
 
 @contextlib.contextmanager
 def watched(note: Callable[[ShapeEnv, sympy.Expr, list[FrameType]], None]) -> Iterator[None]:
-    """Calls a function with each condition on sizes that code inside relies on, and the frames of the functions that
-    run then, the innermost first."""
+    """Within this context, calls a function for each condition on sizes that code relies on, with the frames of the
+    functions that run then, the innermost first."""
     usual = getattr(ShapeEnv, _NOTES, None)
     if usual is None:  # other releases of torch
         yield
@@ -79,7 +79,7 @@ class _Condition:
 
 
 def line_of(stack: traceback.StackSummary) -> source_lines.Line | None:
-    """The innermost line of a declared source in a stack; if there is none, that of an installed file."""
+    """The innermost line of a declared source in a stack; if there is none, the innermost line of an installed file."""
     return source_lines.innermost("".join(stack.format()), active_finder().name_of)
 
 
@@ -90,13 +90,13 @@ class SizeConditions:
         self._noted: list[_Condition] = []
 
     def watched(self) -> contextlib.AbstractContextManager[None]:
-        """Notes the conditions of all exports inside."""
+        """Notes the conditions of all exports within this context."""
         return watched(self._note)
 
     def about(self, dims: Collection[str]) -> str | None:
-        """The conditions on dimensions that some sizes break, with the lines that need them, for a message.
+        """For a message: the conditions on dimensions that some sizes break, with the lines that need them.
 
-        At most three lines are named. The result is None if there is none.
+        It has at most three lines. None if there is no such condition.
 
         Args:
             dims: The names of the dimensions.
@@ -124,26 +124,26 @@ def _listed(conditions: list[str]) -> str:
 
 
 def of_driver(frame: FrameType) -> bool:
-    """Whether a function is the driver's. Do not read its variables: Python would keep their values for longer."""
+    """Whether a function is the driver's. Does not read its variables: Python would keep them longer."""
     return str(frame.f_globals.get("__name__", "")).startswith(("etbuild.", "etplugins."))
 
 
 def stack_of_model(frames: list[FrameType]) -> traceback.StackSummary:
-    """The lines of the sources among frames; those of packages that the driver calls if there are none."""
+    """The lines of the sources among frames. If there are none, the lines of packages that the driver calls."""
     of_sources = [frame for frame in frames if active_finder().name_of(frame.f_code.co_filename) is not None]
     called = itertools.takewhile(lambda frame: not of_driver(frame), frames)
     shown = of_sources or [frame for frame in called if of_package(frame)]
     stack = traceback.StackSummary.extract((frame, frame.f_lineno) for frame in reversed(shown))
-    # TorchDynamo, which also traces what `torch.cond` calls, runs no frames.
+    # TorchDynamo runs no frames. It also traces functions that `torch.cond` calls.
     return traceback.StackSummary.from_list([*stack, *TracingContext.extract_stack()])
 
 
 def _operator(frames: list[FrameType]) -> str | None:
-    """The operator that the model calls in these frames. It may call others."""
+    """The operator that the model calls in these frames. The operator may call others."""
     is_source, found = active_finder().name_of, None
     for frame in frames:
         if is_source(frame.f_code.co_filename) is not None:
-            break  # what follows calls the model
+            break  # the next frames call the model
         values = () if of_driver(frame) else frame.f_locals.values()
         called = [value for value in values if type(value) is torch._ops.OpOverload]
         found = called[0] if called else found

@@ -1,7 +1,7 @@
 """Gives modules and weights in a strict export the names that they have in a non-strict export.
 
-TorchDynamo names a module by its address, which differs in each process, and a weight by the path on which the traced
-code reached it.
+TorchDynamo names a module by its address, which differs in each process. It names a weight by the traced code's path to
+it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ExportGraphSignature, InputKind, InputSpec, OutputSpec, TensorArgument
 
 Spec = TypeVar("Spec", InputSpec, OutputSpec)
-_PREFIXES = {InputKind.PARAMETER: "p_", InputKind.BUFFER: "b_", InputKind.CONSTANT_TENSOR: "c_"}  # as in torch.export
+_PREFIXES = {InputKind.PARAMETER: "p_", InputKind.BUFFER: "b_", InputKind.CONSTANT_TENSOR: "c_"}  # torch.export's
 
 
 def restore(program: ExportedProgram, module: torch.nn.Module, root: torch.nn.Module) -> None:
@@ -43,7 +43,7 @@ def _entry(
     """An entry of `nn_module_stack` in the form of a non-strict export: a key, and the path and class of a module.
 
     Args:
-        names: The names of modules by their ids as strings.
+        names: The names of modules by their ids. The ids are strings.
         numbers: The numbers of modules without a name, such as modules in lists. New ones are added.
         key: TorchDynamo's key of the module.
         entry: TorchDynamo's path and class of the module.

@@ -27,8 +27,8 @@ _GUARD = re.compile(
     r"satisfy the generated guard (.*?)\.?$",
     re.MULTILINE,
 )
-_MOST_SIZES = 1 << 16  # of one dimension: Python computes each guard for each size
-_ASSUMED = 2  # torch.export takes each dynamic size to be at least this
+_MOST_SIZES = 1 << 16  # of a dimension: Python computes each guard for each size
+_ASSUMED = 2  # torch.export assumes that each dynamic size is at least this
 _DERIVED = re.compile(r"(\w+) = (?:(\d+)\*)?([A-Za-z_]\w*)(?: ([+-]) (\d+))?")
 
 
@@ -69,8 +69,8 @@ def hint(text: str) -> str:
 def _ranges_of_guards(text: str) -> dict[str, tuple[str | None, str | None]]:
     """The smallest and the largest size of each dimension that guards narrow; None where there is no limit.
 
-    torch's suggestions can fail again: they ignore guards with `!=`, and a declared `min`. Dimensions with a guard that
-    also has another dimension are left out.
+    torch's own suggestions may fail again: they ignore guards with `!=`, and a declared `min`. Leaves out a dimension
+    if one of its guards also has another dimension.
     """
     guards: dict[tuple[str, str, str], list[str]] = {}
     for name, low, high, guard in _GUARD.findall(text):
@@ -80,7 +80,7 @@ def _ranges_of_guards(text: str) -> dict[str, tuple[str | None, str | None]]:
         first = max(int(low or 0), _ASSUMED)
         last = min(int(high or _MOST_SIZES), _MOST_SIZES)
         run = _longest_run(_fitting(conditions, name, range(first, last + 1)))
-        if len(run) > 1 and (run[0], run[-1]) != (first, last):  # else all sizes fit, although torch does not see it
+        if len(run) > 1 and (run[0], run[-1]) != (first, last):  # otherwise all sizes fit, but torch does not see that
             smallest = low if run[0] == first else str(run[0])
             if run[-1] == last < int(high or 0):
                 continue  # the guards may refuse larger sizes
@@ -90,7 +90,7 @@ def _ranges_of_guards(text: str) -> dict[str, tuple[str | None, str | None]]:
 
 
 def _fitting(conditions: list[str], name: str, sizes: Iterable[int]) -> list[int]:
-    """The sizes of a dimension for which all guards hold. torch writes guards as Python."""
+    """The sizes of a dimension for which all guards hold. torch writes guards in Python."""
     try:
         guards = [compile(condition, "guard", "eval") for condition in conditions]
         functions = {"__builtins__": {}, "min": min, "max": max}
@@ -106,7 +106,7 @@ def _longest_run(sizes: Iterable[int]) -> list[int]:
 
 
 def _is_root(line: str, lines: list[str]) -> bool:
-    """Whether a suggestion is about a dimension that no input has: torch derives `t` from a new dimension `_t`."""
+    """Whether a suggestion is about a dimension that no input has: torch may derive `t` from a new dimension `_t`."""
     match = _RANGE.fullmatch(line)
     derived = filter(None, map(_DERIVED.fullmatch, lines))
     return match is not None and any(derivation[3] == match[1] == f"_{derivation[1]}" for derivation in derived)
@@ -132,6 +132,6 @@ def _range(name: str, bounds: tuple[str | None, str | None]) -> str:
 
 
 def _bounds(low: str | None, high: str | None, times: int, plus: int) -> str:
-    """The range of the size `times * SIZE + plus` as the end of a mapping. `low` and `high` are the range of SIZE."""
+    """The range of the size `times * SIZE + plus`, as the end of a mapping. SIZE is from `low` to `high`."""
     known_bounds = {key: bound for key, bound in (("min", low), ("max", high)) if bound is not None}
     return "".join(f", {key}: {times * int(bound) + plus}" for key, bound in known_bounds.items())

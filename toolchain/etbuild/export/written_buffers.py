@@ -19,8 +19,8 @@ def written_buffers(program: ExportedProgram, methods: Collection[str]) -> set[s
     """Finds the buffers that a method writes to, also through views and in other graphs that the method calls.
 
     Before decompositions, the signature of an exported program does not list writes of operators. Example values of
-    nodes show them: a view has the memory of its buffer. In a program from a file, values do not share memory any more,
-    so that writes through views may be missing.
+    nodes show them: a view has the memory of its buffer. In a program from a file, values no longer share memory, so
+    writes through views may be missing.
 
     Args:
         program: The exported method.
@@ -33,16 +33,16 @@ def written_buffers(program: ExportedProgram, methods: Collection[str]) -> set[s
     names = set(program.graph_signature.buffers_to_mutate.values())
     inputs = [node for node in program.graph.find_nodes(op="placeholder") if node.name in buffers and node.users]
     written = {memory_of(node) for node in written_nodes(program)} - {None}
-    names |= {buffers[node.name] for node in inputs if memory_of(node) in written}  # all buffers with that memory
+    names |= {buffers[node.name] for node in inputs if memory_of(node) in written}  # all buffers in that memory
     return names | {original_name(name, methods) for name in names}
 
 
 def check_overlaps(programs: Mapping[str, ExportedProgram], overlaps: Mapping[str, Collection[str]]) -> None:
-    """Checks that no method writes to a buffer that shares memory with another tensor: in a program they are separate.
+    """Checks that no method writes to a buffer that shares memory with another tensor: a program separates them.
 
     Args:
         programs: The methods by name.
-        overlaps: The parameters and buffers that share a part of their memory: for each, the names of the others.
+        overlaps: For each parameter or buffer that shares a part of its memory, the names of the others.
 
     Raises:
         BuildError: A method writes to a buffer that shares memory with another tensor that methods use.
@@ -66,7 +66,7 @@ def read_tensors(program: ExportedProgram) -> set[str]:
 
 
 def readers(node: Node) -> list[Node]:
-    """The nodes that read more of a tensor than its form."""
+    """The nodes that read the content of a tensor, and not only its form."""
     return [user for user in node.users if getattr(user.target, "_opname", None) not in _ONLY_FORM]
 
 

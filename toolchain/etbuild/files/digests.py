@@ -14,15 +14,15 @@ from typing import Any, BinaryIO, NamedTuple
 from etbuild.files import regular_files
 
 _BLOCK = 1 << 20
-_SETTLED_NS = 2_000_000_000  # the coarsest times of a file system, those of FAT
+_SETTLED_NS = 2_000_000_000  # the coarsest file times: those of FAT
 
 
 class FileState(NamedTuple):
-    """What an edit of a file changes.
+    """The properties of a file that an edit changes.
 
-    No program can set `ctime`, so an edit that restores the size and `mtime` is found too. What is not found: a further
+    No program can set `ctime`, so an edit that restores the size and `mtime` is found too. Not found are: a further
     write through a mapping to a page that the kernel has not yet written back; any edit in the first seconds after
-    another one, if the clock of a file server is behind; and what a faulty disk changes.
+    another one, if the clock of a file server is behind; and changes by a faulty disk.
     """
 
     path: str
@@ -38,19 +38,19 @@ class FileState(NamedTuple):
         return cls(str(path), status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
     def is_settled(self, now: int) -> bool:
-        """Whether every edit from now on (in ns) changes the times: two edits within a tick give a file equal times."""
+        """Whether every edit from `now` (in ns) on changes the times: two edits within one tick give equal times."""
         return max(self.mtime_ns, self.ctime_ns) < now - _SETTLED_NS
 
 
 _known: list[dict[FileState, str]] = []
-"""The digests of files in these states, for each `hashed_once` around what runs. The last one counts."""
+"""The digests of files by state, for each active `hashed_once`. The last one counts."""
 _handed: dict[FileState, str] = {}
-"""The digests that the process before this one knew."""
+"""The digests that the previous process knew."""
 
 
 @contextmanager
 def hashed_once() -> Iterator[None]:
-    """Within this context, a file that stays as it is is read once, however often its digest is asked for."""
+    """Within this context, a file without changes is read only once, however often its digest is needed."""
     _known.append(known())
     try:
         yield
@@ -64,7 +64,7 @@ def known() -> dict[FileState, str]:
 
 
 def begin_with(digests: Mapping[FileState, str]) -> None:
-    """Takes over what another process knew that ran the same command."""
+    """Takes over the digests of an earlier process of the same command."""
     _handed.update(digests)
 
 
@@ -75,7 +75,7 @@ def learn(digests: Mapping[FileState, str]) -> None:
 
 
 def learn_written(path: Path, status: os.stat_result, sha256: str) -> None:
-    """Notes the digest of a file that this process has written and that nobody else writes."""
+    """Notes the digest of a file that this process has written and no other process writes."""
     learn({FileState.of(path, status): sha256})
 
 

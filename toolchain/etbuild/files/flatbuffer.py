@@ -16,15 +16,14 @@ from flatbuffers.table import Table
 from etbuild.errors import InputError
 from etbuild.patching import replaced
 
-_READS = 4  # the bytes of a flatbuffer may be read this many times; files that ExecuTorch writes are read once
+_READS = 4  # reading may take this many times the size of a flatbuffer; ExecuTorch's files take it once
 
 
 @contextmanager
 def read_once(size: int) -> Iterator[None]:
-    """Inside, reading a flatbuffer of `size` bytes raises ValueError if it expands to much more than that.
+    """Within this context, reading a flatbuffer of `size` bytes raises ValueError if it expands to many more bytes.
 
-    Many places of a flatbuffer may point to one part, and each reads the part again: a few kB could expand to
-    terabytes.
+    Many places of a flatbuffer may point to one part, and each reads it again. So a few kB could become terabytes.
     """
     left = _READS * size
     length_of, string_of = Table.VectorLen, Table.String
@@ -51,7 +50,7 @@ def read_once(size: int) -> Iterator[None]:
 
 @contextmanager
 def read_safely(path: Path) -> Iterator[None]:
-    """Inside, whatever goes wrong is an InputError that names the file: it cannot be read, or it is damaged."""
+    """Within this context, each error becomes an InputError that names the file: it is unreadable or damaged."""
     try:
         yield
     except OSError as error:
@@ -61,7 +60,7 @@ def read_safely(path: Path) -> Iterator[None]:
 
 
 def damaged(path: Path, error: Exception) -> InputError:
-    """The error about a damaged file, from the error of its reader. Only a `ValueError` says it in our words."""
+    """The error about a damaged file, from the error of its reader. Only the text of a `ValueError` is ours."""
     if type(error) is ValueError:
         why = str(error)
     elif isinstance(error, UnicodeDecodeError):
@@ -80,7 +79,7 @@ def root(data: bytes) -> Table:
 
 def slot(field: int) -> int:
     """The place of a field in a table of offsets. Fields count from 0, in the order of the schema."""
-    return 4 + 2 * field  # the table of offsets begins with its own size and the size of the fields
+    return 4 + 2 * field  # a table of offsets begins with its own size and that of the fields
 
 
 def number(table: Table, field: int, kind: type, missing: int = 0) -> int:

@@ -1,4 +1,4 @@
-"""Reads the instructions of a program: the graph that they form, and the planned memory over the time of a call."""
+"""Reads the instructions of a program: their graph, and the planned memory over the time of a call."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from executorch.exir.tensor import get_scalar_type
 from etbuild.files.program_file import operator_name
 from etbuild.results import GraphBlock, GraphNode, MemoryPlan, MethodGraph, PlannedTensor
 
-_MOST_TENSORS = 4000  # of a memory plan: more could not be told apart
+_MOST_TENSORS = 4000  # of a memory plan: a picture of more would not be readable
 _MOST_USES = 5_000_000  # many instructions of a damaged file may name one long list
 
 
@@ -43,7 +43,7 @@ def listed(plan: ExecutionPlan) -> list[Instruction]:
 
 
 def memory_plan(plan: ExecutionPlan) -> MemoryPlan:
-    """The places in a method's planned memory, the largest first if there are too many to show all.
+    """The places in a method's planned memory. If there are too many to show, only the largest.
 
     Loops and branches count as if each instruction ran once, in order.
     """
@@ -94,11 +94,11 @@ def missing_memory(plan: ExecutionPlan) -> int:
 
 
 def graph(plan: ExecutionPlan, compiled: list[int]) -> MethodGraph:
-    """The graph of a method's instructions. A file does not tell what a backend took, so each of its calls is one node.
+    """The graph of a method's instructions. A file does not tell what a backend took, so each call of one is a node.
 
     Args:
         plan: The method.
-        compiled: The size in bytes of what backends compiled, by its index in the program.
+        compiled: The sizes in bytes of the outputs of backends, by their index in the program.
     """
     nodes: list[GraphNode] = [{"operator": "input", "inputs": []} for _ in plan.inputs]
     made = {value: [number] for number, index in enumerate(plan.inputs) for value in _tensors(plan, [index])}
@@ -137,7 +137,7 @@ def _called(plan: ExecutionPlan, call: _Call) -> str:
 def _uses(plan: ExecutionPlan) -> list[tuple[list[int], list[int]]]:
     """The tensors that each instruction reads, and those that it writes. Raises ValueError if there are too many uses.
 
-    The last argument of a kernel is what it writes. A delegate writes what no instruction has written before.
+    A kernel writes its last argument. A delegate writes tensors that no instruction has written before.
     """
     written = set(_tensors(plan, plan.inputs))
     count, uses = 0, []
@@ -160,7 +160,7 @@ def _uses(plan: ExecutionPlan) -> list[tuple[list[int], list[int]]]:
 
 
 def _is_planned(plan: ExecutionPlan, value: int) -> bool:
-    """Whether a value is a tensor in planned memory without initial values: those of a state stand in the program."""
+    """Whether a value is a tensor in planned memory without initial values: the program holds those of a state."""
     tensor = plan.values[value].val
     return isinstance(tensor, Tensor) and tensor.allocation_info is not None and tensor.data_buffer_idx == 0
 

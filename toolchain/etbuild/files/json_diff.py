@@ -11,7 +11,7 @@ from etbuild.errors import DocumentPath
 
 
 class Absent:
-    """Marks a missing value. None cannot, because JSON data may contain it."""
+    """Marks a missing value. None cannot mark it, because JSON data may contain None."""
 
     def __repr__(self) -> str:
         return "absent"
@@ -43,8 +43,8 @@ class Change:
 def changes(before: Any, after: Any, path: DocumentPath = ()) -> Iterator[Change]:
     """Yields the differences between two values, in the order of their paths.
 
-    Mappings are compared key by key, and lists of equal length entry by entry. A list of plain values, such as a
-    shape, is compared as one value, and so is a list whose length changed.
+    Mappings are compared key by key, and lists of equal length entry by entry. A list of plain values, such as a shape,
+    is compared as one value; so is a list if its length changed.
     """
     if isinstance(before, dict) and isinstance(after, dict):
         for key in sorted(before.keys() | after.keys()):

@@ -16,7 +16,7 @@ from etbuild.files import regular_files
 from etbuild.files.value_limits import MAX_DEPTH, fits_64_bits, has_surrogate
 
 MAX_BYTES = 32 << 20
-_DEPTH = 2 * MAX_DEPTH  # a plan contains what the manifest contains, some levels deeper
+_DEPTH = 2 * MAX_DEPTH  # a plan has the content of the manifest some levels deeper
 _QUOTED = 100  # this many characters of the file's `schema` are quoted
 _NAMED = 3  # this many places that break the schema are named
 
@@ -57,7 +57,7 @@ def read(path: Path, wanted: Format) -> Any:
 
 
 def content(data: bytes, path: Path, wanted: Format) -> Any:
-    """Parses and checks the bytes of a file that was read already. Arguments and errors are those of `read`."""
+    """Parses and checks the bytes of a file that is already read. Arguments and errors are those of `read`."""
     try:
         parsed = parse(data)
     except ValueError as error:
@@ -72,7 +72,7 @@ def check(parsed: Any, path: Path, wanted: Format, below: DocumentPath = ()) -> 
     Args:
         parsed: The data.
         path: The file.
-        wanted: What the file should be. Its schema is that of the data.
+        wanted: What the file should be. Its schema is the schema of the data.
         below: The place of the data in the file.
 
     Raises:
@@ -131,7 +131,7 @@ _TOO_DEEP = f"nested more than {_DEPTH} levels deep"
 
 
 def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of JSON by its entries, for `object_pairs_hook`. Raises ValueError if a key occurs twice."""
+    """A JSON object from its entries, for `object_pairs_hook`. Raises ValueError if a key occurs twice."""
     entries = dict(pairs)
     if len(entries) < len(pairs):
         seen: set[str] = set()

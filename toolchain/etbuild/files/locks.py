@@ -1,4 +1,4 @@
-"""Locks of files and directories (flock). The kernel releases a lock when its process ends, also when it is killed."""
+"""Locks of files and directories (flock). The kernel releases a lock when its process ends, even if it is killed."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pathlib import Path
 LOCK_FILE = os.O_RDWR | os.O_CREAT
 """The flags of a file that is made for its lock."""
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
-"""The flags of an existing directory."""
+"""The flags for an existing directory."""
 
-_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF)  # the last one: NFS locks no directories
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF)  # EBADF: NFS locks no directories
 
 
 class NoLocks(OSError):
@@ -70,5 +70,5 @@ def locked(path: Path, kind: int, flags: int) -> Iterator[None]:
         yield
     finally:
         with contextlib.suppress(OSError):  # a file system may have no locks
-            fcntl.flock(descriptor, fcntl.LOCK_UN)  # a process that was forked meanwhile may keep the descriptor
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # a process that was forked in between may keep the descriptor
         os.close(descriptor)

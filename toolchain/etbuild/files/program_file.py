@@ -49,8 +49,8 @@ def describe(path: Path) -> ProgramFile | NamedDataFile:
     """The facts of one file, as JSON data.
 
     Returns:
-        `kind` ("program" or "named_data"), `file` (the name), `size` in bytes and `sha256`. For a program also what
-        `program_facts` returns; for named data also `named_data`, the size in bytes of each blob by key.
+        `kind` ("program" or "named_data"), `file` (the name), `size` in bytes and `sha256`. A program also has the
+        result of `program_facts`. Named data also has `named_data`: the size in bytes of each blob by key.
 
     Raises:
         InputError: The file is neither a program nor named data, or it is damaged.
@@ -82,7 +82,7 @@ def read_program(data: bytes | mmap.mmap) -> PTEFile:
     size = len(memory) if header is None else min(header.program_size, len(memory))
 
     def restore(program: Program, segment_data: bytes) -> PTEFile:
-        del segment_data  # what follows the head below: nothing
+        del segment_data  # below, no segments follow the head
         return _restore_segments(program, memory[header.segment_base_offset :])
 
     with flatbuffer.read_once(size), replaced(_program, "_restore_segments", restore):
@@ -90,16 +90,16 @@ def read_program(data: bytes | mmap.mmap) -> PTEFile:
 
 
 def read_program_file(path: Path) -> PTEFile:
-    """The same for a file. Named data that nobody looks at is not read."""
+    """Does the same for a file. Named data is read only on use."""
     with regular_files.opened(path) as file:
         return read_program(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
 
 def template_digest(file: PTEFile, keys: Iterable[str]) -> str:
-    """sha256 of a program without the content of its weights: its methods, and what backends compiled.
+    """sha256 of a program without the content of its weights: of its methods, and of the outputs of backends.
 
-    Keys of named data begin with the digest of a blob. They count by their order. Two programs of one graph with other
-    weights have one template, unless their weights differ in which of them are equal.
+    Keys of named data begin with the digest of a blob, so only their order counts. Two programs of one graph with
+    different weights have one template, unless equal weights are at other places.
 
     Args:
         file: The content of the `.pte`.
@@ -126,7 +126,7 @@ def template_digest(file: PTEFile, keys: Iterable[str]) -> str:
 
 
 def _plain_data(value: Any) -> list[Any] | str:
-    """A part of a program for `json`. ExecuTorch's own encoder looks up the types of each field of each value."""
+    """A part of a program for `json`. ExecuTorch's own encoder looks up the types of each field."""
     return value.hex() if isinstance(value, bytes) else [type(value).__name__, *vars(value).values()]
 
 
@@ -134,8 +134,8 @@ _restore_segments_of_program = _program._restore_segments
 
 
 def _restore_segments(program: Program, memory: memoryview) -> PTEFile:
-    """Does what ExecuTorch does, but copies no named data, and refuses segments that overlap: ExecuTorch copies each
-    segment and each tensor."""
+    """Restores segments as ExecuTorch does, but copies no named data, and refuses segments that overlap: ExecuTorch
+    copies each segment and each tensor."""
     segments, named = program.segments, program.named_data or []
     sizes = [segment.size for segment in segments]
     parts = [program.constant_segment, *(program.mutable_data_segments or ())]
@@ -178,7 +178,7 @@ def _blob_sizes(head: bytes, size: int) -> dict[str, int]:
 def _listed(head: bytes) -> Iterator[tuple[str, int]]:
     """The key and size in bytes of each blob of named data, read as `flat_tensor.fbs` of ExecuTorch 1.5 defines it.
 
-    ExecuTorch itself lets `flatc` write all of it as JSON, which may be larger than any disk.
+    ExecuTorch itself makes `flatc` write everything as JSON, which may be larger than any disk.
     """
     root = flatbuffer.root(head)
     sizes = [flatbuffer.number(segment, 1, Uint64Flags) for segment in flatbuffer.tables(root, 1)]
@@ -197,7 +197,7 @@ def _named_data_header(head: bytes, size: int) -> FlatTensorHeader:
 
 
 def named_data_content(head: bytes) -> FlatTensor:
-    """The description of the blobs in a named-data file, from the part of the file before the blobs."""
+    """The description of the blobs in a named-data file, which is before the blobs."""
     header = FlatTensorHeader.from_bytes(head[8:])
     return _deserialize_to_flat_tensor(head[: header.flatbuffer_offset + header.flatbuffer_size])
 
@@ -240,7 +240,7 @@ def pte_named_data(file: PTEFile) -> dict[str, int]:
 
 
 def external_keys(file: PTEFile) -> list[str]:
-    """Names of the tensors that the program expects in named-data files. Leaves out what only a delegate asks for."""
+    """Names of the tensors that the program expects in named-data files. Leaves out those for delegates only."""
     names = set()
     for plan in file.program.execution_plan:
         for value in plan.values:
@@ -271,7 +271,7 @@ def operator_name(plan: ExecutionPlan, index: int) -> str:
 
 def _value_facts(plan: ExecutionPlan, index: int) -> Value:
     """For a tensor: dtype, shape (upper bounds if dynamic), whether it is dynamic, and the order of its dimensions in
-    memory, if it is not row-major. Otherwise the type and the value."""
+    memory unless it is row-major. For another value: the type and the value."""
     value = plan.values[index].val
     if isinstance(value, Tensor):
         facts: TensorValue = {

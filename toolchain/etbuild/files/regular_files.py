@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 
 
 class NotRegular(OSError):
-    """There is a directory, a device or the like where a regular file is needed."""
+    """A directory, a device or the like is in the place of a regular file."""
 
 
 @contextmanager
@@ -25,7 +25,7 @@ def opened(path: Path) -> Iterator[BufferedReader]:
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except ValueError as error:  # a name with a null character, or with half of a surrogate pair
+    except ValueError as error:  # the name has a null character, or half of a surrogate pair
         raise OSError(errno.EINVAL, str(error), str(path)) from None
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -54,9 +54,9 @@ def read(path: Path, limit: int) -> bytes:
 
 
 def beside(path: Path, name: str) -> Path | None:
-    """Finds a file that another file names, inside the directory of that other file.
+    """Finds a file by its name in another file, inside the directory of the other file.
 
-    A build system may put links in place of both files, so the comparison uses their real paths.
+    A build system may put links in place of both, so the comparison uses their real paths.
 
     Args:
         path: The file that contains the name.
@@ -71,6 +71,6 @@ def beside(path: Path, name: str) -> Path | None:
     try:
         directory = path.resolve(strict=True).parent
         file = (directory / name).resolve(strict=True)
-    except (OSError, ValueError, RuntimeError):  # it does not exist, or links form a circle
+    except (OSError, ValueError, RuntimeError):  # it is missing, or links form a circle
         return None
     return file if file.is_relative_to(directory) else None

@@ -13,13 +13,13 @@ _MOST_BYTES = 100_000_000  # safetensors reads no larger header
 def read(file: BinaryIO) -> tuple[dict[str, Any], int]:
     """The entries of the tensors by name, and where the tensors' bytes begin in the file.
 
-    safetensors takes a header that names a tensor twice, and gives the last one.
+    safetensors itself accepts a header that names a tensor twice, and returns the last one.
 
     Args:
         file: The file, at its beginning.
 
     Raises:
-        ValueError: The header is too long or no JSON, or a key occurs twice in it.
+        ValueError: The header is too long or not JSON, or it has a key twice.
     """
     length = int.from_bytes(file.read(LENGTH), "little")
     if length > _MOST_BYTES:

@@ -1,12 +1,12 @@
 """Directories that are removed with the process that made them, however it ends.
 
 The process holds a lock on its directory (flock), which the kernel releases when the process is killed. The lock also
-works between containers of one machine that share a directory. A process that makes something new in a place sweeps it:
-it removes the directories that have one of our names and a lock that nobody holds.
+works between containers of one machine that share a directory. A process that makes something new in a place sweeps the
+place: it removes directories that have one of our names and a lock that no process holds.
 
-A network file system may grant a lock to each machine separately, or have no locks. So a name tells on which machine,
-and in which boot of it, it was made. What comes from another boot, or has no lock, is removed only if nobody has
-changed it for a week.
+A network file system may grant a lock to each machine separately, or have no locks. So a directory's name tells in
+which boot of which machine it was made. One from another boot, or without a lock, is removed after a week without
+changes.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _CHILDREN_SECONDS = 1.0
 
 
 observers: list[Callable[[str, bool], None]] = []
-"""Called before this process makes a directory (path, True), and after it has removed one (path, False)."""
+"""Is called before this process makes a directory (path, True), and after it has removed one (path, False)."""
 in_use: set[str] = set()
-"""The directories of this process, and those that it had when it was forked."""
+"""The directories of this process, and those that existed when it was forked."""
 
 
 def _notify(path: Path, exists: bool) -> None:
@@ -69,7 +69,7 @@ class Scratch:
             self.path.mkdir(0o700)
             try:
                 self._lock = locks.acquire(self.path, fcntl.LOCK_EX, locks.DIRECTORY)
-            except locks.NoLocks:  # it is swept after a week
+            except locks.NoLocks:  # it will be swept after a week
                 return
             except FileNotFoundError:  # another process swept it before it was locked
                 continue
@@ -89,9 +89,9 @@ class Scratch:
         self.remove()
 
     def remove(self) -> None:
-        """Removes the directory with its content. What cannot be removed is left for another process to sweep.
+        """Removes the directory with its content. Another process will sweep what cannot be removed now.
 
-        Sweeps again the directories that were locked at the start: children of a killed process may have ended since.
+        Sweeps again the directories that were locked at the start: children of a killed process may have ended by now.
         """
         _remove_tree(self.path)
         if self._lock is not None:
@@ -112,11 +112,11 @@ def temporary(word: str) -> Scratch:
     Raises:
         BuildError: The directory cannot be made.
     """
-    import tempfile  # importing it takes longer than this module does, and a cache hit makes no temporary file
+    import tempfile  # a slow import, and a cache hit makes no temporary file
 
     try:
         directory = Path(tempfile.gettempdir())
-    except FileNotFoundError as error:  # no directory for temporary files is writable
+    except FileNotFoundError as error:  # no writable directory for temporary files
         raise BuildError.of(str(error.strerror), "name a directory that has room in TMPDIR") from error
     with write_errors(directory):
         return Scratch(directory, f"etbuild-{word}-")
@@ -128,11 +128,11 @@ def sweep(parent: Path) -> list[Path]:
 
 
 def salvage(parent: Path, use: Callable[[Path], object]) -> None:
-    """Calls a function with each directory that a killed process has left, before another process sweeps it.
+    """Calls a function with each directory that a killed process has left, before a process sweeps it.
 
     Args:
         parent: Where the directories are. It may be missing.
-        use: Is called with the path of a directory, which nobody else uses meanwhile. Its `OSError`s are ignored.
+        use: Is called with the path of a directory that no process uses meanwhile. Its `OSError`s are ignored.
     """
     for path in _left_in(parent.absolute()):
         with contextlib.suppress(OSError), _taken(path):
@@ -160,7 +160,7 @@ def is_scratch(name: str) -> bool:
 
 @contextlib.contextmanager
 def write_errors(path: Path) -> Iterator[None]:
-    """Turns errors of the system inside into the `write_error` of a file or directory."""
+    """Within this context, turns errors of the system into the `write_error` of a file or directory."""
     try:
         yield
     except OSError as error:
@@ -172,7 +172,7 @@ def write_error(path: Path, error: OSError) -> BuildError:
     hidden = [directory for directory in path.parents if is_scratch(directory.name)]
     directory = hidden[-1].parent if hidden else path.parent
     where = f"in {directory.absolute()}"
-    if isinstance(error, FileExistsError) and error.filename == str(path):  # `mkdir` found something else
+    if isinstance(error, FileExistsError) and error.filename == str(path):  # `mkdir` found no directory
         kind = "a link to nothing" if path.is_symlink() else "a file"
         return BuildError.of(f"{path}: is {kind}, but has to be a directory", "name another directory, or remove it")
     hint = f"is there room {where}?" if error.errno in (errno.ENOSPC, errno.EDQUOT) else where
@@ -181,7 +181,7 @@ def write_error(path: Path, error: OSError) -> BuildError:
 
 @functools.cache
 def _boot() -> str:
-    """An identifier of this boot of this machine. Where it is unknown, each process gets its own identifier."""
+    """An identifier of this boot of this machine. If it is unknown, each process gets its own identifier."""
     try:
         return hashlib.sha256(Path("/proc/sys/kernel/random/boot_id").read_bytes()).hexdigest()[:8]
     except OSError:
@@ -189,7 +189,7 @@ def _boot() -> str:
 
 
 def _left_in(parent: Path) -> list[Path]:
-    """The directories that may be removed if nobody holds their lock. Empty if the parent cannot be listed."""
+    """The directories that may be removed if no process holds their lock. Empty if the parent cannot be listed."""
     try:
         paths = sorted(path for path in parent.iterdir() if is_scratch(path.name))
     except OSError:
@@ -205,7 +205,7 @@ def _is_old(path: Path) -> bool:
 
 
 def _sweep(path: Path) -> bool:
-    """Removes a directory of this user whose lock nobody holds. Returns whether it is gone."""
+    """Removes a directory of this user whose lock no process holds. Returns whether it is gone."""
     with contextlib.suppress(OSError), _taken(path):
         _remove_tree(path)
     return not os.path.lexists(path)
@@ -213,7 +213,7 @@ def _sweep(path: Path) -> bool:
 
 @contextlib.contextmanager
 def _taken(path: Path) -> Iterator[None]:
-    """Holds the lock of a directory that nobody uses. Raises OSError if somebody does, or if it is not this user's."""
+    """Holds the lock of an unused directory. Raises OSError if it is in use, or if it is not this user's."""
     if path.lstat().st_uid != os.geteuid():
         raise PermissionError(errno.EPERM, "it belongs to another user", str(path))
     try:
@@ -232,5 +232,5 @@ def _taken(path: Path) -> Iterator[None]:
 
 
 def _remove_tree(path: Path) -> None:
-    with contextlib.suppress(RecursionError):  # it has a thousand levels, so it stays
+    with contextlib.suppress(RecursionError):  # it is a thousand levels deep, so it stays
         shutil.rmtree(path, ignore_errors=True)

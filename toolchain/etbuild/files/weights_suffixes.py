@@ -1,4 +1,4 @@
-"""The names of files with weights end with these."""
+"""The suffixes of files with weights."""
 
 from etbuild import plugins
 
@@ -9,5 +9,5 @@ INDEX_SUFFIXES = (".safetensors.index.json", ".bin.index.json")
 
 
 def suffixes_of_plugins() -> tuple[str, ...]:
-    """Those of files that plug-ins read. The export itself reads their weights: it may take the module to do so."""
+    """The suffixes of files that plug-ins read. The export reads their weights, because that may need the module."""
     return tuple(name for name in plugins.group("tensor_file") if name.startswith("."))

@@ -56,17 +56,17 @@ def write(
 ) -> Artifact:
     """Writes a file and reads it back.
 
-    ExecuTorch's own `save` logs a failed write and goes on, so files are opened here.
+    ExecuTorch's own `save` only logs a failed write, so files are opened here.
 
     Args:
         directory: Where the build's artifacts are.
         file: The file's name there. Directories in it are made.
         kind: The artifact's kind.
-        content: The content, or what writes it to an open binary file.
+        content: The content, or a function that writes it to an open binary file.
         tag: The artifact's tag.
 
     Raises:
-        BuildError: The file cannot be written, or reading it back gives other content.
+        BuildError: The file cannot be written, or has other content when it is read back.
     """
     path = directory / file
     with write_errors(path):
@@ -88,7 +88,7 @@ def write(
 
 
 class _SummedFile:
-    """A binary file with the sha256 of what is written to it, and a checksum, which is faster to compute again."""
+    """A binary file that computes the sha256 of its content, and a checksum, which is faster to compute again."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.file = file

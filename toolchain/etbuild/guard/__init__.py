@@ -1,1 +1,1 @@
-"""Refuses what the sources of a model read and no key covers, or notes it, so that nothing is cached by a wrong key."""
+"""Refuses or notes reads of a model's sources that no key covers, so that nothing is cached by a wrong key."""

@@ -1,4 +1,4 @@
-"""Finds the line of the declared sources that caused a file to be read, by looking at the stack."""
+"""Finds the line of the declared sources that caused a read of a file, from the stack."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import FrameType
 
 from etbuild.plugins import DRIVER, ROOT
 
-# Modules of the driver that may be on the stack between a source and the call that opens a file.
+# The driver's modules that may be on the stack between a source and the call that opens a file.
 _WRAPPERS = {f"{ROOT}/etbuild/{name}.py" for name in ("guard/undeclared", "inputs/user_code")}
 IMPORT_MACHINERY = ("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>", "<frozen zipimport>")
 
@@ -21,7 +21,7 @@ class Author:
         line: The line of the source, such as `model.py:12, in create`.
         itself: No library is between this line and the event.
         importing: The line is an import statement, or a call that imports.
-        is_thread: The event is in a thread, whose stack does not contain the line that started it.
+        is_thread: The event is in a thread. Its stack does not contain the line that started the thread.
     """
 
     line: str
@@ -31,11 +31,11 @@ class Author:
 
 
 known_sources: dict[str, str] = {}
-"""The import path of each source of this process, by file name. A later step may run modules of an earlier one."""
+"""The import path of each source of this process, by file name. A later step may run modules of an earlier step."""
 
 
 def author_of(frame: FrameType | None) -> Author | None:
-    """The source line that called a frame. Every stack ends in the driver, except that of a thread of other code.
+    """The source line that called a frame. Every stack ends in the driver, except the stack of a thread of other code.
 
     Args:
         frame: The frame that does something, such as opening a file.
@@ -69,5 +69,5 @@ def is_running(frame: FrameType | None, real: str) -> bool:
 
 
 def _removes(frame: FrameType) -> bool:
-    """Whether a directory is removed name by name. That opens files by descriptors, but reads nothing."""
+    """Whether the frame removes a directory name by name. It opens files by descriptors, but reads nothing."""
     return frame.f_code.co_name.startswith("_rmtree")

@@ -1,6 +1,6 @@
-"""Runs other people's code in child processes. What it changes in its process does not reach the build.
+"""Runs other people's code in child processes, so that its changes do not reach the build.
 
-Such code may change anything in its process: PyTorch's settings, functions of libraries, how the processor rounds.
+Such code may change anything in its process: PyTorch's settings, functions of libraries, the rounding of the processor.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ T = TypeVar("T")
 def run(
     tasks: Mapping[str, Callable[[], T]], at_once: int, meanwhile: Sequence[Callable[[], object]] = ()
 ) -> dict[str, T]:
-    """Does what `forked.run` does, and takes over what the children have collected with `unkeyed`."""
+    """Does what `forked.run` does, and adds what the children have collected with `unkeyed`."""
     found = forked.run({name: _noted(task) for name, task in tasks.items()}, at_once, meanwhile)
     return {name: _taken_over(*each) for name, each in found.items()}
 
 
 def run_one(task: Callable[[], T], meanwhile: Sequence[Callable[[], object]] = ()) -> T:
-    """Runs one task as `run` does. It has the standard input of this process, for a debugger."""
+    """Runs one task as `run` does. The task has the standard input of this process, for a debugger."""
     with _standard_input() as take:
 
         def in_child() -> T:
@@ -41,8 +41,8 @@ def run_one(task: Callable[[], T], meanwhile: Sequence[Callable[[], object]] = (
 
 
 class Beside:
-    """A child process that works beside this one, as `forked.Beside` does. Its code runs elsewhere as well, so nobody
-    sees what it prints here, and no debugger stops it."""
+    """A child process that works beside this one, as `forked.Beside` does. Its code runs elsewhere as well. So its
+    output here is hidden, and no debugger stops it."""
 
     def __init__(self, name: str, task: Callable[[], Generator[Any, Any, Any]]) -> None:
         def in_child() -> Generator[Any, Any, Any]:
@@ -60,11 +60,11 @@ class Beside:
         self._child = forked.Beside(name, in_child)
 
     def give(self, value: object) -> None:
-        """Lets it begin the next step, which gets a value."""
+        """Starts the next step of the child, with a value."""
         self._child.give(value)
 
     def result(self) -> Any:
-        """The result of its step. Errors are those of `forked.Beside.result`."""
+        """The result of the child's step. Errors are those of `forked.Beside.result`."""
         return _taken_over(*self._child.result())
 
     def end(self) -> None:
@@ -74,7 +74,7 @@ class Beside:
 
 @contextmanager
 def _unheard() -> Iterator[None]:
-    """Drops what is printed."""
+    """Drops printed text."""
     with Path(os.devnull).open("wb") as nowhere, stream_to(1, nowhere.fileno()), stream_to(2, nowhere.fileno()):
         try:
             yield
@@ -101,8 +101,8 @@ def _taken_over(result: T, reasons: set[str]) -> T:
 
 @contextmanager
 def _standard_input() -> Iterator[Callable[[], None]]:
-    """Yields a function for a child process that starts inside: it takes the standard input of this process, which a
-    forked process has lost."""
+    """Yields a function for a child process that starts within this context. The function restores the standard input,
+    which a forked process loses."""
     stdin = None
     with suppress(OSError):
         stdin = high_copy(0)
@@ -110,7 +110,7 @@ def _standard_input() -> Iterator[Callable[[], None]]:
     def take() -> None:
         if stdin is not None:
             os.dup2(stdin, 0)
-            with suppress(OSError):  # a process that began without standard input may have a directory in its place
+            with suppress(OSError):  # a process without standard input may have a directory in its place
                 sys.stdin = os.fdopen(0, closefd=False)
 
     try:

@@ -1,7 +1,7 @@
-"""Landlock: lets the kernel refuse what a process opens, for the rest of its life and for every process that it starts.
+"""Landlock: the kernel refuses files to a process, for the rest of its life, and to every process that it starts.
 
-It needs no privileges. Linux has it since 5.13, and from 5.19 on it also lets files move between directories.
-Source: `linux/landlock.h` and the kernel's page "Landlock: unprivileged access control".
+It needs no privileges. Linux has it since 5.13. From 5.19 on, files may also move between directories. Source:
+`linux/landlock.h` and the kernel's page "Landlock: unprivileged access control".
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 _libc = ctypes.CDLL(None, use_errno=True)  # loaded before any fork
-_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # the same numbers on all processors that PyTorch runs on
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # equal on all processors that PyTorch runs on
 _VERSION = 1
 _BENEATH = 1
 _NO_NEW_PRIVILEGES = 38
@@ -29,20 +29,20 @@ OFF = "ETBUILD_NO_LANDLOCK"
 
 @functools.cache
 def version() -> int:
-    """The version of the kernel's Landlock; 0 if there is none, or a user has turned it off."""
+    """The version of the kernel's Landlock; 0 if there is none, or if the user has turned it off."""
     if os.environ.get(OFF) or sys.platform != "linux":
         return 0
     return max(0, int(_libc.syscall(_CREATE_RULESET, None, 0, _VERSION)))
 
 
 def restrict(places: Iterable[str], listable: Iterable[str] = (), *, network: bool) -> None:
-    """Lets this process read only below some places. What is open stays open, and it may write as before.
+    """Lets this process read only below some places. Open files stay open. It may write as before.
 
-    Does nothing if there is no Landlock. The process must have one thread: others would not be restricted.
+    Does nothing if there is no Landlock. The process must have only one thread: others would not be restricted.
 
     Args:
-        places: Files and directories, or links to such. Those that are not there are left out.
-        listable: Directories below which it may list names, too.
+        places: Files and directories, or links to them. Missing ones are left out.
+        listable: Directories below which the process may also list names.
         network: Whether it may connect to others by TCP. Kernels before 6.7 do not refuse that.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Places that sources may read: what is installed, including editable installations."""
+"""Places that sources may read: installed code, including editable installations."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from etbuild.backends.needs import SDKS
 from etbuild.plugins import DRIVER
 
 HARDWARE = ("/dev", "/proc", "/sys")
-"""Libraries look here for processors and devices."""
+"""The places where libraries look for processors and devices."""
 
-# What installers of a system write, below its prefixes. Users keep their files elsewhere.
+# The directories below the prefixes that a system's installers write. Users keep their files elsewhere.
 _PREFIXES = ("/", "/usr", "/usr/local")
 _INSTALLED = ("bin", "etc", "include", "lib", "lib32", "lib64", "libexec", "sbin", "share", "ssl")
-_TOOLS = ("CC", "CXX", "FLATC_EXECUTABLE", "ANDROID_NDK", "CUDA_HOME")  # variables with their places
+_TOOLS = ("CC", "CXX", "FLATC_EXECUTABLE", "ANDROID_NDK", "CUDA_HOME")  # variables that hold places of tools
 _OF_PYTHON = ("stdlib", "platstdlib", "purelib", "platlib")
 _OF_SYSTEMS = ("/gnu/store", "/nix/store", "/opt")
 
@@ -54,9 +54,9 @@ def installed_places(sources: Iterable[str]) -> tuple[set[str], set[str]]:
     """Directories of installed code, without those that contain sources.
 
     Returns:
-        Directories whose files a key covers: Python's own, and those entries of `sys.path` that installers write. Then
-        the others: entries of `sys.path` whose files belong to no distribution, and projects that are installed as
-        editable. Of such a project, the key only covers the modules.
+        First the directories whose files a key covers: Python's own, and those entries of `sys.path` that installers
+        write. Then the others: entries of `sys.path` whose files belong to no distribution, and editable projects. The
+        key covers only the modules of such a project.
     """
     above = _above(sources)
     covered = [entry for entry in sys.path if entry and _is_covered(entry)]
@@ -64,7 +64,7 @@ def installed_places(sources: Iterable[str]) -> tuple[set[str], set[str]]:
     of_python = {
         place for entry in (*DRIVER, sys.executable, *map(sysconfig.get_path, _OF_PYTHON)) for place in places_of(entry)
     }
-    of_python |= {place for entry in DRIVER for place in _behind_links(entry)}  # a sandbox of Bazel links each file
+    of_python |= {place for entry in DRIVER for place in _behind_links(entry)}  # Bazel links each file
     others = {place for entry in (*sys.path, *_editable_places()) if entry for place in places_of(entry)}
     return (installed - above) | of_python, others - above - installed - of_python
 
@@ -75,8 +75,8 @@ def _above(sources: Iterable[str]) -> set[str]:
 
 
 def places_of_machine(sources: Iterable[str]) -> set[str]:
-    """Files and directories of the machine that no key covers and libraries need: what its system has installed,
-    programs, shared libraries and SDKs. Without those that contain sources."""
+    """Files and directories of the machine that libraries need but no key covers: installed files of the system,
+    programs, shared libraries and SDKs. Leaves out those that contain sources."""
     above = _above(sources)
     own = [prefix for prefix in (sys.prefix, sys.base_prefix) if prefix not in _PREFIXES]
     places = {os.path.join(prefix, name) for prefix in (*_PREFIXES, *own) for name in _INSTALLED}  # noqa: PTH118
@@ -89,7 +89,7 @@ def places_of_machine(sources: Iterable[str]) -> set[str]:
 
 
 def _behind_links(entry: str) -> set[str]:
-    """Where the packages of a directory are, if an installer has made links to them."""
+    """The places of the packages of a directory, if an installer has made links to them."""
     found = set()
     with contextlib.suppress(OSError):
         for each in os.scandir(entry):
@@ -101,7 +101,7 @@ def _behind_links(entry: str) -> set[str]:
 
 
 def _is_covered(entry: str) -> bool:
-    """Whether an entry of `sys.path` is a directory of installed distributions, or is not there at all."""
+    """Whether an entry of `sys.path` is a directory of installed distributions, or is missing."""
     if not os.path.lexists(entry):
         return True
     with contextlib.suppress(OSError):
@@ -111,7 +111,7 @@ def _is_covered(entry: str) -> bool:
 
 @functools.cache
 def _editable_distributions() -> dict[str, str]:
-    """The directory of each editable distribution, by its name. Each ends with a separator."""
+    """The directory of each editable distribution, by the distribution's name. Each directory ends with a separator."""
     import importlib.metadata
     from urllib.parse import unquote, urlparse
 
@@ -142,7 +142,7 @@ def is_editable(real: str, packages: set[str]) -> bool:
 
 def edited_files(packages: set[str]) -> tuple[set[str], set[str]]:
     """The files of modules of editable distributions that the key covers, and directories that Python lists to find
-    them. Args as `is_editable`."""
+    them. The arguments are those of `is_editable`."""
     files = _edited_files(frozenset(packages)) if _editable_places() else frozenset[str]()
     places = {place for place in _editable_places() if any(file.startswith(place) for file in files)}
     return {*files}, places
@@ -160,7 +160,7 @@ def _edited_files(packages: frozenset[str]) -> frozenset[str]:
 def source_of_bytecode(file: str) -> str:
     """The source from which a bytecode file was made. Other files are returned unchanged.
 
-    `importlib.util.source_from_cache` does not know sources whose names have several dots.
+    `importlib.util.source_from_cache` fails for sources whose names have several dots.
     """
     directory, name = os.path.split(file)
     above, cache = os.path.split(directory)

@@ -1,10 +1,10 @@
 """Refuses reads of the declared sources that no key covers, while their code runs.
 
-In a process that ends with its work, the kernel refuses them (`landlock.py`), whoever opens the file and in
-which language. Python also reports each file, process and connection that it opens to an audit hook, before it does.
-The hook words the error: the stack shows which line of the sources is to blame, even if a library is in between. Where
-there is no Landlock, it is all that refuses reads. It also finds what the kernel lets through and no key covers, such
-as environment variables. What an installed package reads while it is imported is left to the package.
+In a process that ends after its work, the kernel refuses them (`landlock.py`), for code in any language. Python also
+reports each file, process and connection to an audit hook before it opens it. The hook words the error: the stack shows
+which line of the sources caused the read, even if a library is in between. Without Landlock, only the hook refuses
+reads. The hook also finds reads that the kernel allows and no key covers, such as environment variables. Reads of an
+installed package during its import are not checked.
 
 `docs/staleness.md` lists what is refused and what is not.
 """
@@ -51,15 +51,15 @@ from etbuild.surroundings.environment import dropped, is_fixed, stays_set
 from etbuild.surroundings.process_state import high_copy
 
 _posixshmem: Any = importlib.import_module("_posixshmem")  # has no types
-_FINDERS = (*IMPORT_MACHINERY, str(Path(importlib.__file__).parent))  # these list directories to find modules
+_FINDERS = (*IMPORT_MACHINERY, str(Path(importlib.__file__).parent))  # they list directories to find modules
 _SHARED_MEMORY = "/dev/shm/"
-_DEVICES = {os.devnull, "/dev/full", "/dev/random", "/dev/urandom", "/dev/zero"}  # these have no content to declare
+_DEVICES = {os.devnull, "/dev/full", "/dev/random", "/dev/urandom", "/dev/zero"}  # they have no content to declare
 _DESCRIPTORS = "/proc/self/fd/"
 _CONNECTORS = {f"multiprocessing.{name}" for name in ("forkserver", "managers", "resource_sharer")}
 _TIME_ZONES = "/usr/share/zoneinfo/"  # native code of Python's own library opens these
 
 _REFUSED = re.compile(r"permission denied|os error 13\b|errno\W*13\b|(unable|failed|not) (to )?open", re.IGNORECASE)
-# Where models and compilers of PyTorch write what they read again.
+# The places where models and PyTorch's compilers write files that they read again.
 _TEMPORARIES = ("TMPDIR", "TORCHINDUCTOR_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "TRITON_CACHE_DIR")
 
 _FILE = (
@@ -84,16 +84,16 @@ _OUTSIDE = "do that before the build, and declare the result as a file"
 
 
 class Undeclared(Exception):
-    """Is raised in sources that read something that they may not read.
+    """Is raised in sources if they may not read something.
 
-    The build reports the problem separately: another process may turn this exception into text.
+    The build reports the problem separately, because another process may turn this exception into text.
     """
 
 
 class _Told:
-    """A list of rows of words. Forked processes can append to it. The process that made it reads it.
+    """A list of rows of words. Forked processes can append rows. The process that made the list reads it.
 
-    The rows of its own process are also in memory, because a model may close descriptors that are not its own.
+    It also keeps its own rows in memory, because a model may close descriptors of others.
     """
 
     def __init__(self) -> None:
@@ -127,16 +127,16 @@ class _Told:
 
 @dataclass
 class _Watch:
-    """What the sources of one step may read, and what they have read in addition."""
+    """What the sources of one step may read, and what else they have read."""
 
-    readable: set[str]  # declared files, what the key covers of installed code, and the process's own directories
-    others: set[str]  # more code, and places of the machine: what libraries read there prevents caching
+    readable: set[str]  # declared files, installed code in the key, and the process's own directories
+    others: set[str]  # more code, and places of the machine: reads of libraries there prevent caching
     packages: set[str]  # the top-level names that the import statements of the sources name
-    given: set[str] | None  # what the driver itself reads for the step; None: the process goes on afterwards
-    told: _Told = field(default_factory=_Told)  # is reported at the end, even if the code went on
+    given: set[str] | None  # files that the driver itself reads for the step; None: the process continues afterwards
+    told: _Told = field(default_factory=_Told)  # is reported at the end, even if the code has gone on
 
 
-_watches: list[_Watch] = []  # a step in a forked process has its own watch, and reports to the outer one at its end
+_watches: list[_Watch] = []  # a step in a forked process has its own watch, which reports to the outer one at the end
 _unkeyed: list[set[str]] = []
 
 
@@ -144,17 +144,17 @@ _unkeyed: list[set[str]] = []
 def watched_reads(
     sources: Mapping[str, str], data: Iterable[Path], packages: set[str], given: Iterable[Path] | None = None
 ) -> Iterator[None]:
-    """Refuses, inside, what the sources open and no key covers.
+    """Within this context, refuses reads of the sources that no key covers.
 
     Args:
         sources: The import paths of the sources, by the file name of their code.
         data: Other files that the sources may open.
         packages: The top-level names that their import statements name.
-        given: What the driver reads for the step, beside its own directories. None: the process goes on afterwards, so
-            the kernel must not refuse anything.
+        given: What the driver reads for the step, besides its own directories. None: the process continues afterwards,
+            so the kernel must not refuse anything.
 
     Raises:
-        BuildError: The sources have opened something else, even if they went on without it.
+        BuildError: The sources have opened something else, even if they continued without it.
     """
     _install_hook()
     known_sources.update(sources)
@@ -186,7 +186,7 @@ def watched_reads(
 
 @contextlib.contextmanager
 def _own_temporary_directory() -> Iterator[str]:
-    """A directory for the temporary files of the sources: what others have left beside it is no input."""
+    """A directory for the temporary files of the sources, apart from other temporary files, which are no inputs."""
     before = {name: os.environ.get(name) for name in _TEMPORARIES}
     with scratch.temporary("model") as own, replaced(tempfile, "tempdir", str(own.path)):
         os.environ.update(dict.fromkeys(_TEMPORARIES, str(own.path)))
@@ -200,10 +200,10 @@ def _own_temporary_directory() -> Iterator[str]:
 
 @dataclass
 class _Process:
-    """This process. Forked processes are as it was."""
+    """The state of this process. Forked processes inherit it."""
 
     is_ending: bool = False
-    is_confined: bool = False  # the kernel refuses reads
+    is_confined: bool = False  # whether the kernel refuses reads
 
 
 _process = _Process()
@@ -211,8 +211,8 @@ _process = _Process()
 
 @contextlib.contextmanager
 def ending_process() -> Iterator[None]:
-    """Says that this process ends after what it does inside: while reads are watched, the kernel may refuse for good
-    what its code, and every process that it starts, reads and no key covers. Says so beside the errors of others."""
+    """Says that this process ends after this context. So while reads are watched, the kernel may refuse reads that no
+    key covers, for the rest of the process and for its children. Adds a hint about that to other errors."""
     _process.is_ending = True
     try:
         _confine()
@@ -224,7 +224,7 @@ def ending_process() -> Iterator[None]:
 
 
 def _confine() -> None:
-    """Lets this process read only what is declared, installed or its own, and lets it reach no network."""
+    """Lets this process read only files that are declared, installed or its own, and use no network."""
     watch = _watches[-1] if _watches else None
     if watch is None or watch.given is None or not _process.is_ending or _process.is_confined or not landlock.version():
         return
@@ -235,7 +235,7 @@ def _confine() -> None:
 
 
 def _refused_by_kernel(error: BaseException) -> str | None:
-    """A hint for an error of a library that the kernel has refused something. None if it is not the cause."""
+    """A hint for an error of a library, if the kernel has refused something; otherwise None."""
     errors = [readable(each) for each in chain(error) if not isinstance(each, EtbuildError)]
     if not _process.is_confined or any(isinstance(each, Undeclared) for each in errors):
         return None
@@ -248,7 +248,7 @@ def _refused_by_kernel(error: BaseException) -> str | None:
     words = [word.rstrip(".:") for word in re.findall(r"[^\s'\"`,;()\[\]<>]+", text)]
     names = [each.filename for each in errors if isinstance(each, OSError) and isinstance(each.filename, str)]
     for path in (*names, *filter(os.path.isfile, words)):
-        if os.access(path, os.R_OK) and not _opens(path):  # only the rights of Landlock forbid it
+        if os.access(path, os.R_OK) and not _opens(path):  # only Landlock forbids it
             hint = _LIBRARY if ".so" in Path(path).suffixes else _FILE.format(name=Path(path).name, path=path)
             hint = _NAMES if os.path.isdir(path) else hint  # noqa: PTH112
             return f"{path} is not declared: {hint}"
@@ -271,9 +271,9 @@ def _problems(watch: _Watch) -> list[Problem]:
 
 @contextlib.contextmanager
 def unkeyed() -> Iterator[set[str]]:
-    """Collects, in words, allowed reads by sources whose result may be another one in the next build.
+    """Collects descriptions of allowed reads by sources whose result may change in the next build.
 
-    A note is printed for each. The result of the build is then not cached.
+    Prints a note for each. The result of the build is then not cached.
     """
     reasons: set[str] = set()
     _unkeyed.append(reasons)
@@ -284,7 +284,7 @@ def unkeyed() -> Iterator[set[str]]:
 
 
 def add_unkeyed(found: set[str]) -> None:
-    """Adds what another process has collected with `unkeyed`."""
+    """Adds reads that another process has collected with `unkeyed`."""
     for reasons in _unkeyed:
         reasons |= found
 
@@ -312,8 +312,8 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def _refuse(watch: _Watch, author: Author, what: str, why: str, hint: str, place: str | None = None) -> None:
-    """Ends what the sources do, with an error. In a thread no error could name their line: a note has to do, unless it
-    is about a place that the kernel lets nobody read."""
+    """Stops the sources with an error. In a thread, no error could name their line: prints a note instead, except for a
+    place that the kernel never allows."""
     if author.is_thread:
         if place is None or not _process.is_confined or lies_in(place, {*HARDWARE}):
             _note(watch, author.line, what, hint)
@@ -324,8 +324,8 @@ def _refuse(watch: _Watch, author: Author, what: str, why: str, hint: str, place
 
 
 def _is_left_to(author: Author, watch: _Watch, path: Any, what: str) -> bool:
-    """Whether a library may read something that is not declared: what describes the machine, its configuration, and
-    other code. These may change what the library does. If it reads any, the result is not cached."""
+    """Whether a library may read something that is not declared: descriptions of the machine, its own configuration,
+    and other code. Each may change what the library does, so the result is then not cached."""
     real = os.path.realpath(os.fsdecode(path))
     if author.itself or f"{real}/".startswith(_SHARED_MEMORY):
         return False
@@ -350,7 +350,7 @@ def _opened(watch: _Watch, path: Any, mode: str | None = None, flags: int = 0) -
     if author is None or is_editable(real, watch.packages) or is_running(sys._getframe(2), real):
         return
     if sys._getframe(2).f_code.co_name == "_fwalk":
-        return  # it opens directories, by names that mean something else here, and lists each of them
+        return  # it opens directories by relative names, and lists each of them
     shown = source_of_bytecode(os.fsdecode(path)) if author.importing else os.fsdecode(path)
     if _is_left_to(author, watch, path, f"reads {shown}"):
         return
@@ -365,7 +365,7 @@ def _opened(watch: _Watch, path: Any, mode: str | None = None, flags: int = 0) -
 
 
 def _is_of_a_library(real: str) -> bool:
-    """Whether a file is in a hidden directory of the home directory, where libraries keep their own files."""
+    """Whether a file is in a hidden directory of the home directory, where libraries keep their files."""
     hidden = os.path.realpath(os.path.expanduser("~")) + "/."  # noqa: PTH111 - there may be none
     return real.startswith(hidden) and not os.path.realpath(os.curdir).startswith(hidden)
 
@@ -386,14 +386,14 @@ def _listed(watch: _Watch, path: Any = None) -> None:
 
 def _imported(watch: _Watch, module: str, file: Any, *rest: Any) -> None:
     del module, rest
-    if file is not None:  # an extension module; other modules are files that are opened
+    if file is not None:  # an extension module; for other modules, Python opens a file
         _opened(watch, file)
 
 
-# What no key covers, whatever its arguments are: in words, why it is refused (None: it is noted), and a hint.
+# Calls that no key covers, whatever their arguments: a description, why it is refused (None: a note), and a hint.
 _NETWORK = ("uses the network", ": the key does not cover its answers", _OUTSIDE)
 _PROCESS = ("starts a process", None, _OUTSIDE)
-# Python reports these two to no hook. `_telling` makes their functions do so.
+# Python does not report these two to hooks. `_telling` makes their functions report them.
 _FORK_EXEC, _SHM_OPEN = (f"etbuild.{name}" for name in ("fork_exec", "shm_open"))
 _DEEDS: dict[str, tuple[str, str | None, str]] = {
     "builtins.input": ("asks for input", ": the key does not cover the answer", "pass it in the `kwargs`"),
@@ -410,10 +410,10 @@ def _did(watch: _Watch, event: str, arguments: tuple[Any, ...]) -> None:
     what, why, hint = deed = _DEEDS[event]
     if event == _SHM_OPEN and len(arguments) > 1 and arguments[1] & os.O_CREAT:
         return
-    # The process that removes shared memory after others have ended.
+    # The process that removes shared memory after other processes have ended.
     if event == _FORK_EXEC and _is_called_by({"multiprocessing.resource_tracker"}, frame):
         return
-    # `multiprocessing` connects to a process that it has started. The other side has to know its secret.
+    # `multiprocessing` connects to a process that it has started. The other side has to know a secret.
     if deed is _NETWORK and isinstance(arguments[-1], (str, bytes)) and _is_called_by(_CONNECTORS, frame):
         return
     author = author_of(frame)
@@ -443,7 +443,7 @@ def _may_read(watch: _Watch, path: Any) -> bool:
 
 
 def _is_named_readable(watch: _Watch, path: Any) -> bool:
-    """Whether the name of a file is that of a readable one. Other names may be links to readable files."""
+    """Whether a file is readable by its name. Other names may be links to readable files."""
     if not isinstance(path, (str, bytes)):
         return False
     named = os.path.abspath(os.fsdecode(path))  # noqa: PTH100 - Path.resolve follows links
@@ -452,7 +452,7 @@ def _is_named_readable(watch: _Watch, path: Any) -> bool:
 
 @contextlib.contextmanager
 def _telling() -> Iterator[None]:
-    """Wraps what reads without an event of Python, so that it has one."""
+    """Wraps functions that read without an event of Python, so that they report one."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(replaced(os._Environ, "__getitem__", _environment_read))
         stack.enter_context(replaced(os._Environ, "__iter__", _environment_listed))
@@ -473,7 +473,7 @@ def _reporting(module: Any, name: str) -> contextlib.AbstractContextManager[None
 
 
 _own_getitem, _own_iter = os._Environ.__getitem__, os._Environ.__iter__
-# Modules of Python's library whose callers decide which variables they read.
+# Modules of Python's library that read variables for their callers.
 _MAPPINGS = {
     function.__code__.co_filename
     for function in (os.getenv, Mapping.get, os.path.expandvars, Path.home, shutil.which, locale.setlocale)
@@ -483,8 +483,7 @@ _MAPPINGS = {
 def _read_variable(line: str, name: str, is_there: bool) -> None:
     """Refuses or notes that a source reads an environment variable.
 
-    A building process sees few variables. Reading one that it never sees, or that always has the same value, is
-    harmless.
+    A building process sees few variables. Reading one that it never sees, or that never changes, is harmless.
     """
     if is_fixed():
         if name in dropped() and not is_there:

@@ -51,8 +51,9 @@ def find(name: str, place: DocumentPath, inputs: Given) -> CheckpointFiles:
     """
     name = _in_folder(name, place, inputs)
     if not name.endswith(INDEX_SUFFIXES):
-        if not name.endswith((*WEIGHTS_SUFFIXES, *suffixes_of_plugins())) and inputs.find(name) is not None:
-            raise InputError.at(place, f"`{name}` has an unknown file type", f"known: {', '.join(WEIGHTS_SUFFIXES)}")
+        known = (*WEIGHTS_SUFFIXES, *suffixes_of_plugins())
+        if not name.endswith(known) and inputs.find(name) is not None:
+            raise InputError.at(place, f"`{name}` has an unknown file type", f"known: {', '.join(known)}")
         return CheckpointFiles({name: inputs.find_data(name, place)})
     listed = _read_index(name, place, inputs)
     return CheckpointFiles(

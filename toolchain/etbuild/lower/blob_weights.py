@@ -1,8 +1,8 @@
-"""Notes of which weights each blob is made, so that people see names in place of digests.
+"""Notes the weights that each blob is made of, so that people see names in place of digests.
 
 A backend packs, permutes or merges weights, and names a blob by its digest. XNNPACK makes each blob of one placeholder
-of a graph, so that the weight is known there. What passes make of weights has their names in its metadata. A blob of
-another backend has the name of a weight if it has its bytes.
+of a graph, so the weight is known there. Constants that passes make of weights have the names of the weights in their
+metadata. A blob of another backend has the name of a weight if it has the same bytes.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from etbuild.lower.weight_sharing import MadeOf, Origin
 from etbuild.patching import replaced
 
 _ORIGIN = "etbuild_origin"
-_OF_DELEGATE = "_delegate_info_meta"  # ExecuTorch's place for what a backend tells about a delegate
+_OF_DELEGATE = "_delegate_info_meta"  # ExecuTorch's place for facts of a backend about a delegate
 
 
 class _Noted(dict[str, set[Origin]]):
-    """What XNNPACK made the blobs of a delegate of, by key. Other backends write other types to the same place."""
+    """The weights that XNNPACK made a delegate's blobs of, by key. Other backends write other types there."""
 
 
 def note_origin(node: torch.fx.Node, origin: Origin) -> None:
-    """Notes of which weights a constant is made, in the metadata of its node."""
+    """Notes the weights that a constant is made of, in the metadata of its node."""
     if origin:
         node.meta[_ORIGIN] = origin
 
 
 def origin(program: ExportedProgram, node: torch.fx.Node) -> Origin:
-    """The weights that a placeholder is made of; empty if it is no weight, or if they are not known."""
+    """The weights that a placeholder is made of; empty if there are none, or if they are not known."""
     signature = program.graph_signature
     noted: Origin | None = node.meta.get(_ORIGIN)
     name = signature.inputs_to_parameters.get(node.name) or signature.inputs_to_buffers.get(node.name)
@@ -43,7 +43,7 @@ def origin(program: ExportedProgram, node: torch.fx.Node) -> Origin:
 
 
 def origin_of_result(program: ExportedProgram, node: torch.fx.Node) -> Origin:
-    """The weights that an operator computes with, itself or in the operators before it. Its first operand is first."""
+    """The weights of an operator's operands and of the operators before it. Those of its first operand are first."""
     found: dict[str, None] = {}
     waiting, seen = [node], {node}
     while waiting:
@@ -57,7 +57,7 @@ def origin_of_result(program: ExportedProgram, node: torch.fx.Node) -> Origin:
 
 @contextmanager
 def noted() -> Iterator[None]:
-    """Within this context, each delegate of XNNPACK knows what its blobs are made of: see `of_delegate`."""
+    """Within this context, each delegate of XNNPACK knows the weights of its blobs: see `of_delegate`."""
     preprocess, serialize, quantize = (
         XnnpackBackend.preprocess,
         NodeVisitor.get_serialized_buffer_index,
@@ -104,6 +104,6 @@ def _scale(weight: torch.fx.Node) -> torch.fx.Node:
 
 
 def of_delegate(delegate: LoweredBackendModule) -> MadeOf | None:
-    """What the blobs of a delegate are made of, by key; None if its backend does not tell."""
+    """The weights of a delegate's blobs, by key; None if its backend does not tell."""
     found = (delegate.meta or {}).get(_OF_DELEGATE)
     return dict(found) if isinstance(found, _Noted) else None

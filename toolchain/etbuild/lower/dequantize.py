@@ -1,8 +1,8 @@
 """Replaces `dequantize_affine` by operators that ExecuTorch's runtime has.
 
 torchao reads the weights of a weight-only quantized layer with this operator. Some backends take it together with the
-layer, but ExecuTorch has no kernel for it. The replacement computes the same result with portable operators, so that
-the layer runs without a backend and its weights stay small in the program. Embeddings keep the operator, because
+layer, but ExecuTorch has no kernel for it. The replacement computes the same result with portable operators. So the
+layer runs without a backend, and its weights stay small in the program. Embeddings keep the operator, because
 ExecuTorch has its own kernel for quantized embeddings.
 """
 
@@ -99,8 +99,8 @@ def asymmetric_weights(program: ExportedProgram) -> list[str]:
 def fuse_embeddings(edge: EdgeProgramManager) -> None:
     """Replaces quantized embeddings by ExecuTorch's own operators, which read packed weights.
 
-    ExecuTorch's function for this folds all constants of the method. It would also fold the operators that `spell_out`
-    inserted, and store those weights in fp32. This function folds only the packing.
+    ExecuTorch's function for this folds all constants of the method. So it would also fold the operators that
+    `spell_out` inserted, and store those weights in fp32. This function folds only the packing.
     """
     for name in sorted(edge.methods):
         program = edge.exported_program(name)

@@ -1,4 +1,4 @@
-"""Finds operators that a backend leaves out because of their dtype, although it has an option for that dtype."""
+"""Finds operators that a backend leaves out because of their dtype, although it has an option for the dtype."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from etbuild.plan.parts import BackendEntry
 from etbuild.plan.step_plans import MethodPlan
 
 _ACTIVATIONS = "torchao.choose_qparams_affine.default"
-# Most of the work of a model is in these. Other operators stay outside of delegates for many reasons.
+# Models spend most time in these. Other operators stay outside of delegates for many reasons.
 _LARGE = ("aten::addmm", "aten::mm", "aten::bmm", "aten::linear", "aten::convolution")
 
 
@@ -37,7 +37,7 @@ def check_quantized(lower_plan: MethodPlan, programs: dict[str, ExportedProgram]
         of = {dtype_of(node.args[0]) for node in program.graph.nodes if str(node.target) == _ACTIVATIONS}
         entries = lower_plan.methods[name].partitioners
         if lower_plan.methods[name].from_recipe or not entries:
-            continue  # a recipe has partitioners that are not known yet
+            continue  # the partitioners of a recipe are not known yet
         for dtype in sorted(of - {None}, key=str):
             found = list(_missing_options(entries, name, str(dtype)))
             if len(found) == len(entries):
@@ -64,8 +64,7 @@ def notes_on_left_out(lower_plan: MethodPlan, edge: EdgeProgramManager, name: st
 
 
 def _missing_options(entries: tuple[BackendEntry, ...], method: str, dtype: str) -> Iterator[tuple[DocumentPath, str]]:
-    """The partitioners of a method that take a dtype only with another option: the place of each, and the entry to
-    write."""
+    """The partitioners of a method that need another option for a dtype: the place of each, and the entry to write."""
     for index, entry in enumerate(entries):
         path: DocumentPath = ("methods", method, "partitioners", index)
         options = backends.ask(backends.get(entry.backend), "option_for_dtype", entry.options, dtype, path=path)

@@ -1,7 +1,7 @@
 """Keeps the sizes of inputs dynamic while methods are lowered.
 
-A size is a symbol. Code that turns it into a number fixes it for the whole method at the size of the example, and says
-nothing: the program then takes no other size.
+A size is a symbol. If code turns it into a number, it silently becomes the size of the example in the whole method: the
+program then takes no other size.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ class _Size:
 
 
 Sizes = dict[str, dict[tuple[int, int], _Size]]
-"""By method: the dynamic sizes, by the numbers of the inputs and dimensions. Passes may change the name of an input:
-`input`, for example, becomes `input_1`."""
+"""By method: the dynamic sizes, by the numbers of the input and the dimension. Passes may rename an input: for example,
+`input` becomes `input_1`."""
 
 _OTHER = "use other operators"
 _INSTEAD = {"map_impl": "use `torch._higher_order_ops.scan.scan`, which takes any number of steps"}
 
 
 def first_unlimited(program: ExportedProgram) -> torch.fx.Node | None:
-    """The first operator whose result has a size without an upper limit, for which no memory can be planned."""
+    """The first operator whose result has a size without an upper limit: no memory can be planned for it."""
     for node in program.graph.nodes:
         values = node.meta.get("val") if node.op == "call_function" else None
         for value in values if isinstance(values, tuple | list) else (values,):
@@ -78,7 +78,7 @@ def _dynamic(program: ExportedProgram) -> Iterator[tuple[tuple[int, int], _Size]
 
 @dataclass(frozen=True)
 class _Condition:
-    """A condition on sizes: its symbols, the code of a pass or backend that needs it, and the operator in work."""
+    """A condition on sizes: its symbols, the code of a pass or backend that needs it, and the operator at work."""
 
     symbols: frozenset[Any]
     owner: ShapeEnv
@@ -93,11 +93,11 @@ class Conditions:
         self._noted: list[_Condition] = []
 
     def watched(self) -> AbstractContextManager[None]:
-        """Notes the conditions of all lowering inside."""
+        """Notes the conditions of all lowering within this context."""
         return size_conditions.watched(self._note)
 
     def fixing(self, size: _Size) -> _Condition | None:
-        """The condition that fixed a size: the last one with its symbols, since it is a number from then on."""
+        """The condition that fixed a size: the last one with its symbols, because it then becomes a number."""
         about = [each for each in self._noted if each.owner is size.owner and each.symbols & size.symbols]
         return about[-1] if about else None
 
@@ -137,7 +137,7 @@ def check(
 
 
 def _cause(condition: _Condition | None, method: str, programs: Mapping[str, ExportedProgram]) -> str | None:
-    """What fixed a size, where, and what to do."""
+    """The cause that fixed a size, its place, and what to do."""
     line = condition and size_conditions.line_of(condition.stack)
     if condition is None or line is not None or not condition.nodes:
         hint = "a pass or a backend uses it as a number: change that code, or remove the size from the dynamic shapes"

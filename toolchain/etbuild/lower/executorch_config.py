@@ -64,7 +64,7 @@ def edge_compile_config(
 
 
 def merged(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, object]:
-    """Merges the fields of two `EdgeCompileConfig`s: joins lists, and takes the more permissive of two flags.
+    """Merges the fields of two `EdgeCompileConfig`s: joins lists, and takes the flag that permits more.
 
     Args:
         one: Fields by name.
@@ -110,13 +110,13 @@ def backend_config(
         "propagate_device_config": _propagate_device_config(lower_plan),
         "reinplace_extra_ops": frozenset(map(_edge_operator, inplace)) or None,
     }
-    del fields["external_mutable_weights"]  # these weights have tags like all others: see `emit_program`
+    del fields["external_mutable_weights"]  # these weights have tags like other weights: see `emit_program`
     first, fields = _started_from_recipe(lower_plan, fields)
     return ExecutorchBackendConfig(**{**fields, "passes": [*first, *passes], "external_constants": external_constants})
 
 
 def _started_from_recipe(lower_plan: MethodPlan, fields: dict[str, object]) -> tuple[list[Any], dict[str, object]]:
-    """Returns the recipe's passes, and the fields. Where the manifest sets no value, a field has the recipe's value."""
+    """Returns the recipe's passes, and the fields. A field has the recipe's value if the manifest sets none."""
     recipe = lower_plan.recipe
     if recipe is None:
         return [], fields
@@ -129,7 +129,7 @@ def _started_from_recipe(lower_plan: MethodPlan, fields: dict[str, object]) -> t
     overridden |= (
         {"memory_planning_pass"} if "memory_planning" in overridden or lower_plan.share_mutable_buffers else set()
     )
-    # ExecuTorch's default passes are shared by the whole process and keep state, so that new ones replace them.
+    # New passes replace ExecuTorch's default ones, which keep state for the whole process.
     kept = {
         field.name: getattr(config, field.name)
         for field in dataclasses.fields(config)
@@ -144,9 +144,9 @@ def _propagate_device_config(lower_plan: MethodPlan) -> dict[str, PropagateDevic
 
 
 class LoopMemoryPlanning(MemoryPlanningPass):  # type: ignore[misc]
-    """Plans no memory for what the body of a `scan` gets from outside in each round, such as weights.
+    """Plans no memory for inputs of a `scan` body that come from outside in each round, such as weights.
 
-    ExecuTorch plans memory for all inputs of the body, and then uses only that of the parts of a round.
+    ExecuTorch plans memory for all inputs of the body, and then uses only the memory for the parts of a round.
     """
 
     def run(self, graph_module: GraphModule, graph_signature: ExportGraphSignature | None = None) -> PassResult:
@@ -156,12 +156,12 @@ class LoopMemoryPlanning(MemoryPlanningPass):  # type: ignore[misc]
             inputs = [each for each in getattr(graph_module, body.target).graph.nodes if each.op == "placeholder"]
             for inside, outside in zip(inputs[len(carried) + len(parts) :], given, strict=True):
                 if inside.meta["spec"] is not outside.meta["spec"]:
-                    inside.meta["spec"].const = True  # the program never reads it: the emitter puts `outside` there
+                    inside.meta["spec"].const = True  # the program never reads it: the emitter uses `outside` instead
         return super().run(graph_module, graph_signature)
 
 
 class SharedMemoryPlanning(LoopMemoryPlanning):
-    """Plans a buffer that only other methods write to in the same way as one that this method writes to.
+    """Plans buffers that only other methods write to like those that this method writes to.
 
     Args:
         written: The names of the buffers that methods of the program write to.
@@ -173,7 +173,7 @@ class SharedMemoryPlanning(LoopMemoryPlanning):
         self._written = frozenset(written)
 
     def run_multimethod(self) -> None:
-        """Gives the buffers their places, after all methods were planned."""
+        """Gives the buffers their places after all methods are planned."""
         for name in sorted(self.state.maybe_mutable_buffers.keys() & self._written):
             self.state.mutable_buffers.setdefault(name, set())
         super().run_multimethod()
@@ -184,7 +184,7 @@ def _memory_planning(
 ) -> MemoryPlanningPass | dict[str, MemoryPlanningPass]:
     """Makes new passes, because passes keep state.
 
-    If all methods have the same options, they get one pass: only one pass can plan shared buffers of all methods.
+    If all methods have the same options, they get one pass, because one pass must plan the shared buffers of all.
     """
     by_method = lower_plan.memory_planning
     passes_by_method = {

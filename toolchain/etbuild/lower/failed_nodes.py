@@ -1,7 +1,7 @@
 """Finds the nodes that an error of ExecuTorch is about, and the lines of the model's source that they come from.
 
-ExecuTorch names operators, seldom nodes, and never the method. So the graphs and nodes that the failed functions worked
-on are taken from the frames of the traceback: provenance leads from there to the nodes of the exported graph.
+ExecuTorch's errors name operators, seldom nodes, and never the method. So the frames of the traceback give the graphs
+and nodes that the failed functions worked on, and provenance the nodes of the exported graph.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from etbuild.inputs.user_code import active_finder
 from etbuild.lower.dtypes import dtype_of
 from etbuild.lower.partition_counts import operator_name
 
-_OF_ASSERTIONS = "insert_deferred_runtime_asserts"  # torch's trace of the nodes that check sizes, in any graph
-_METHOD = ("method_name", "name")  # ExecuTorch's variables for the method that it works on
+_OF_ASSERTIONS = "insert_deferred_runtime_asserts"  # torch's stack trace for nodes that check sizes, in any graph
+_METHOD = ("method_name", "name")  # ExecuTorch's variables for the method at work
 
 
 def lines(error: BaseException, programs: Mapping[str, ExportedProgram]) -> tuple[Line, ...]:
     """The lines of the model that an error is about. There may be none.
 
-    If the nodes are not known, the lines are those of all calls of the operators that the message names.
+    If the nodes are not known, returns the lines of all calls of the operators that the message names.
 
     Args:
         error: The error.
@@ -36,7 +36,7 @@ def lines(error: BaseException, programs: Mapping[str, ExportedProgram]) -> tupl
     frames = list(_frames(error))
     nodes = _named_nodes(error, frames) or _named_operators(error, _graphs(frames))
     if frames and active_finder().name_of(frames[0].f_code.co_filename) is None:
-        # Code of users may fail for any reason.
+        # Code of users may fail for any reason, so its errors are left out.
         nodes = nodes or in_work(frames)
     known, method = known_lines(programs), _method(frames, programs)
     found = lines_of_nodes(nodes, programs, method) or _nearest(nodes, programs, method)
@@ -49,14 +49,14 @@ def lines(error: BaseException, programs: Mapping[str, ExportedProgram]) -> tupl
 
 
 def sources(programs: Mapping[str, ExportedProgram], dtypes: str) -> str | None:
-    """Where values of dtypes that ExecuTorch does not compute with come from, for a message.
+    """For a message: the sources of values in dtypes that ExecuTorch does not compute with.
 
     Args:
         programs: The exported methods by name.
         dtypes: The beginning of the dtypes' names, such as `complex`.
 
     Returns:
-        A line for each source: an operator that makes such a value from others, a parameter or a buffer. At most three.
+        At most three lines, one for each source: an operator that makes such a value, a parameter, or a buffer.
     """
     found: dict[str, None] = {}
     for method, program in sorted(programs.items()):
@@ -80,8 +80,8 @@ def _nearest(
     programs: Mapping[str, ExportedProgram],
     method: str | None,
 ) -> tuple[Line, ...]:
-    """The lines of the operators that nodes take their inputs from: a pass of a backend has made these nodes, so that
-    they come from no line themselves."""
+    """The lines of the operators whose results the nodes read. A pass of a backend has made the nodes, so they have no
+    lines."""
     seen, now = {*nodes}, [*nodes]
     while now:
         now = list(dict.fromkeys(each for node in now for each in node.all_input_nodes if each not in seen))
@@ -108,7 +108,7 @@ def lines_of_nodes(
     Args:
         nodes: The nodes.
         programs: The methods by name.
-        method: The method of the nodes; None if it may be any of them.
+        method: The method of the nodes; None if it may be any method.
     """
     known = known_lines(programs)
     methods = [method] if method is not None else list(programs)
@@ -116,7 +116,7 @@ def lines_of_nodes(
 
 
 def known_lines(programs: Mapping[str, ExportedProgram]) -> SourceLines:
-    """The lines of methods: their own, if they were exported in this process, or those of the export's file."""
+    """The lines of methods: their own if they were exported in this process, or else those in the export's file."""
     traces = {node.meta.get("stack_trace") for program in programs.values() for node in program.graph.nodes}
     own = any(trace is not None and _OF_ASSERTIONS not in trace for trace in traces)
     finder = active_finder()
@@ -132,18 +132,18 @@ def _distinct(found: Iterator[Line]) -> tuple[Line, ...]:
 
 
 def _frames(error: BaseException) -> Iterator[FrameType]:
-    """The frames that an error passed through, the innermost first, and before them those of its cause."""
+    """The frames that an error passed through, the innermost first. The frames of its cause come before them."""
     for each in reversed(chain(error)):
         yield from reversed([frame for frame, _ in walk_tb(each.__traceback__)])
 
 
 def _is(value: object, kind: type) -> bool:
-    """Whether a value is of a class. Unlike `isinstance`, it asks nothing of the value, which may be a user's."""
+    """Whether a value is of a class. Unlike `isinstance`, runs no code of the value, which may be a user's."""
     return issubclass(type(value), kind)
 
 
 def _graphs(frames: list[FrameType]) -> list[torch.fx.GraphModule]:
-    """The graphs that the functions worked on, with those inside them, the innermost first."""
+    """The graphs that the functions worked on, with the graphs inside them, the innermost first."""
     found: dict[int, torch.fx.GraphModule] = {}
     for frame in frames:
         for value in frame.f_locals.values():
@@ -154,7 +154,7 @@ def _graphs(frames: list[FrameType]) -> list[torch.fx.GraphModule]:
 
 
 def _named_nodes(error: BaseException, frames: list[FrameType]) -> list[torch.fx.Node]:
-    """The nodes that the message names, as torch's interpreter does: "While executing %mul_3"."""
+    """The nodes that the message names, in the form of torch's interpreter: "While executing %mul_3"."""
     names = set(re.findall(r"While executing %(\w+)", str(error)))
     if not names:
         return []
@@ -177,9 +177,9 @@ def _named_operators(error: BaseException, graphs: list[torch.fx.GraphModule]) -
 
 
 def in_work(frames: list[FrameType]) -> list[torch.fx.Node]:
-    """The call of an operator that the innermost function with one worked on."""
+    """The call of an operator that the functions worked on; the innermost one counts."""
     for frame in frames:
-        values = [*frame.f_locals.values(), frame.f_locals.get("node")]  # usual for the one that others belong to
+        values = [*frame.f_locals.values(), frame.f_locals.get("node")]  # the usual name of the main node
         nodes = [value for value in values if _is(value, torch.fx.Node)]
         calls = [node for node in nodes if node.op == "call_function" and _is_operator(node)]
         if calls:
@@ -208,14 +208,14 @@ def full_name(node: torch.fx.Node) -> str:
 
 
 def _operators(error: BaseException) -> list[str]:
-    """The operators that a message names, such as `aten.mul.Tensor`, in its order."""
+    """The operators that a message names, such as `aten.mul.Tensor`, in the order of the message."""
     words = re.findall(r"(?<![\w.])(?:torch\._?ops\.)?(\w+(?:::\w+|\.\w+(?=\.\w))(?:\.\w+)?)", str(error))
     dotted = [word.replace("::", ".") for word in words]
     return list(dict.fromkeys(word if word.count(".") > 1 else f"{word}.default" for word in dotted))
 
 
 def refused_function(error: BaseException) -> str | None:
-    """The name of a function of sizes, such as `sym_max`, that the edge dialect refuses without a word."""
+    """The name of a function of sizes, such as `sym_max`, that the edge dialect refuses without a clear message."""
     if not isinstance(error, AssertionError):
         return None
     refusing = [frame for frame in _frames(error) if frame.f_code.co_name == "check_valid_edge_op"]
@@ -223,7 +223,7 @@ def refused_function(error: BaseException) -> str | None:
 
 
 def refused_dtypes(error: BaseException) -> dict[str, list[tuple[str, ...]]]:
-    """The operators that ExecuTorch refuses because of the dtypes of their operands, with the dtypes of each call."""
+    """The operators that ExecuTorch refuses because of the dtypes of their operands, with the dtypes by call."""
     found = re.findall(r"Operator: <EdgeOpOverload: ([\w.]+)>.* with args: \{(.*)\}", str(error))
     refused: dict[str, list[tuple[str, ...]]] = {}
     for name, dtypes in found:

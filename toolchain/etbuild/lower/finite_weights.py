@@ -1,4 +1,4 @@
-"""Finds weights with elements that are NaN or infinite before methods are lowered."""
+"""Finds weights with elements that are NaN or infinite, before methods are lowered."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def kinds(programs: Mapping[str, ExportedProgram]) -> dict[str, str]:
     """
     return {
         name: "parameter" if node.name in program.graph_signature.inputs_to_parameters else "buffer"
-        for _, program in sorted(programs.items(), reverse=True)  # the first method that uses a weight says what it is
+        for _, program in sorted(programs.items(), reverse=True)  # the first method that uses a weight decides its kind
         for node, name in named_data.weights(program)
         if node.users or name in program.graph_signature.buffers_to_mutate.values()
     }
@@ -47,15 +47,15 @@ def non_finite(programs: Mapping[str, ExportedProgram]) -> NonFinite:
 def counted(weights: Mapping[str, torch.Tensor], of_kind: Mapping[str, str] | None = None) -> NonFinite:
     """Finds the weights that have elements that are NaN or infinite.
 
-    It does not count -inf in a buffer: attention masks consist of it.
+    Ignores -inf in a buffer: attention masks consist of it.
 
     Args:
         weights: The content of the weights, by name.
-        of_kind: The names of those to look at, each with what `kinds` says. None: all are parameters.
+        of_kind: The names of the weights to look at, each with its kind (`kinds`). None: all, as parameters.
     """
     found: NonFinite = {}
-    # The tensors without such elements, by address and size: methods share most tensors, and each is read once. Where
-    # the memory of one was freed, another one may have its address.
+    # The tensors without such elements, by address and size: methods share most tensors, and each is read once. If the
+    # memory of one was freed, another one may have its address.
     known: dict[tuple[int, int], StorageWeakRef] = {}
     for name, kind in sorted((dict.fromkeys(weights, "parameter") if of_kind is None else of_kind).items()):
         tensor = weights[name]

@@ -1,4 +1,4 @@
-"""Lowers all methods in one `to_edge_transform_and_lower` call, so that each backend sees all of them at once."""
+"""Lowers all methods in one call of `to_edge_transform_and_lower`, so that each backend sees all of them at once."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def lower_programs(
 def _lowered(
     lower_plan: MethodPlan, programs: dict[str, ExportedProgram], shards: dict[str, str], etrecord: bool
 ) -> EdgeProgramManager:
-    methods = sorted(programs)  # the order of methods reaches the bytes
+    methods = sorted(programs)  # the order of methods changes the bytes
     for name in methods:
         named_data.tag_placeholders(programs[name], shards)
         linear_layers.keep_hooks_out(programs[name])
@@ -111,7 +111,7 @@ def _lowered(
         before = {name: [*edge_passes.get(name, []), *wanted[name].passes] for name in methods}
         edge = to_edge_transform_and_lower(
             {name: programs[name] for name in methods},
-            # ExecuTorch does not treat an empty mapping or an empty list as "no passes".
+            # For ExecuTorch, an empty mapping or list does not mean "no passes".
             transform_passes={name: passes for name, passes in before.items() if passes} or None,
             partitioner={name: lists.lists[name] for name in methods},
             compile_config=edge_compile_config(lower_plan, recipe, [edge.config for edge in wanted.values()]),
@@ -128,7 +128,7 @@ def _lowered(
 def to_edge(lower_plan: MethodPlan, programs: dict[str, ExportedProgram]) -> EdgeProgramManager:
     """Converts methods to the edge dialect and runs the edge passes, so that a user can look at the result.
 
-    Lowering does not start from this result, because backends may need operators that are decomposed here.
+    Lowering does not start from this result: backends may need operators that are decomposed here.
 
     Args:
         lower_plan: The lower plan.
@@ -139,7 +139,7 @@ def to_edge(lower_plan: MethodPlan, programs: dict[str, ExportedProgram]) -> Edg
         BuildError: The edge dialect or a pass refuses a method.
     """
     methods, recipe = sorted(programs), _recipe(lower_plan)
-    # Not checked: the graphs still contain operators that only backends take.
+    # Without ExecuTorch's check: the graphs still contain operators that only backends take.
     config = edge_compile_config(lower_plan, recipe, [{"_check_ir_validity": False}])
     with wrap_errors(lambda error: _lowering_error(error, programs)):
         copies = {name: copy.deepcopy(programs[name]) for name in methods}
@@ -204,7 +204,7 @@ def _check_written_parameters(edge: EdgeProgramManager) -> None:
 
 
 def _check_delegated(lower_plan: MethodPlan, edge: EdgeProgramManager) -> None:
-    """Lets each backend check whether its runtime accepts the operators that it took."""
+    """Makes each backend check whether its runtime accepts the operators that it took."""
     counts = {name: operator_counts(edge.exported_program(name)) for name in edge.methods}
     problems = [
         problem
@@ -272,7 +272,7 @@ def _operators(graph_module: torch.fx.GraphModule) -> Iterator[str]:
         yield from _operators(submodule)
 
 
-# Words in ExecuTorch's messages, with the hint to show for each.
+# Words in ExecuTorch's messages, and the hint for each.
 _HINTS = (
     ("should not modify the graph module", "the partitioner changed the graph: it may only tag nodes"),
     (
@@ -350,7 +350,7 @@ def _why(error: BaseException) -> str:
     if not refused:
         at = re.search(r"While executing %.*\[target=torch\.ops\.([\w.]+)\]", str(error))
         text = summary(error).partition(' (https://pytorch.org/docs/stable/torch.compiler_ir.html#core-aten-ir)."')[0]
-        text = text.removesuffix(" This may occur when")  # XNNPACK's own sentence ends there
+        text = text.removesuffix(" This may occur when")  # XNNPACK's own part ends there
         operator = at[1] if at else failed_nodes.operator_in_work(error)
         return f"{text} (at `{operator}`)" if operator is not None and operator not in text else text
     shown = [f"`{name}` takes no tensors of {', '.join(calls[0])}" for name, calls in refused.items()]
@@ -358,7 +358,7 @@ def _why(error: BaseException) -> str:
 
 
 def _hint_of_values(error: BaseException, lines: Collection[source_lines.Line]) -> str | None:
-    """What to do about an index or a size that is a number which a tensor holds."""
+    """What to do if an index or a size is a number in a tensor."""
     if "GuardOnDataDependent" not in type(error).__name__:
         return None
     if any(line.file.startswith("transformers/") for line in lines):
@@ -381,7 +381,7 @@ _FLOATS = {"float64", "float32", "float16", "bfloat16"}
 
 
 def _dtype_hint(error: BaseException) -> str | None:
-    """What to do about the dtypes that ExecuTorch refuses; None if there is nothing better to say than in general."""
+    """What to do about dtypes that ExecuTorch refuses; None if only the general hint applies."""
     of_operators = [set(dtypes) for calls in failed_nodes.refused_dtypes(error).values() for dtypes in calls]
     dtypes = set().union(*of_operators)
     if any(dtype.startswith("complex") for dtype in dtypes) or "'complex' object has no attribute" in str(error):

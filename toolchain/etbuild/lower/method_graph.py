@@ -1,4 +1,4 @@
-"""Describes the graph of a lowered method for people: its operators, the blocks that backends took, and its weights."""
+"""Describes the graph of a lowered method for people: its operators, its blocks in backends, and its weights."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from etbuild.model.tensor_bytes import dtype_name
 from etbuild.patching import replaced
 from etbuild.results import GraphNode, GraphWeight, MethodGraph
 
-_WHY_NOT = "etbuild_why_not"  # what partitioners say about a node, in its `meta`
+_WHY_NOT = "etbuild_why_not"  # the key in a node's `meta` for messages of partitioners about it
 _SETTINGS = ("axis", "block_size", "group_size", "input_dtype", "dtype", "quant_min", "quant_max")
 
 
 @contextmanager
 def reasons_kept() -> Iterator[None]:
-    """Inside, what partitioners say about a node that they do not take stays with the node.
+    """Within this context, a node that partitioners do not take keeps their reasons.
 
-    ExecuTorch has two classes that partitioners say it to. Both only log it. A partitioner with a rule for each
-    operator that it takes, such as XNNPACK's, says nothing about the other operators: what is kept is that it has no
+    Partitioners give reasons to two classes of ExecuTorch, which only log them. A partitioner with a rule for each
+    operator that it takes, such as XNNPACK's, gives no reason for other operators: the node then notes that there is no
     rule.
     """
     say, report = utils.WhyNoPartition.__call__, utils.WhyNoPartitionReporter.report_reject
@@ -71,7 +71,7 @@ def _keep(node: Any, reason: Any) -> None:
 
 
 def describe(program: ExportedProgram) -> MethodGraph:
-    """The graph of a lowered method. Graphs inside it, such as the branches of `torch.cond`, count as one operator.
+    """The graph of a lowered method. A graph inside it, such as a branch of `torch.cond`, counts as one operator.
 
     Args:
         program: The lowered method, before memory is planned.
@@ -82,7 +82,7 @@ def describe(program: ExportedProgram) -> MethodGraph:
 
 
 def names_by_handle(program: ExportedProgram) -> dict[int, list[str]]:
-    """The names of nodes in the exported graph, by the debug handles that ExecuTorch gives to what comes from them.
+    """The names of nodes in the exported graph, by the debug handles that ExecuTorch gives to their results.
 
     Args:
         program: The lowered method, before it is emitted: emission replaces handles by the numbers of instructions.
@@ -99,12 +99,12 @@ def names_by_handle(program: ExportedProgram) -> dict[int, list[str]]:
 
 
 def handles(of_node: Any) -> list[int]:
-    """Debug handles as a list: a fused node has several, and others have none."""
+    """Debug handles as a list: a fused node has several, and some nodes have none."""
     return [each for each in pytree.tree_leaves(of_node) if isinstance(each, int)]
 
 
 class _Described:
-    """The graph as far as it has been walked."""
+    """The part of the graph that was visited so far."""
 
     def __init__(self) -> None:
         self.graph: MethodGraph = {"nodes": [], "blocks": [], "weights": []}
@@ -114,7 +114,7 @@ class _Described:
         """Adds the nodes of a method (`block` is None), or of a delegate with this number, and returns the nodes that
         make each output. `given` has the nodes that make a delegate's inputs, by the name of the input."""
         made: dict[Node, list[int]] = {}
-        parts: dict[Node, list[list[int]]] = {}  # of a delegate's call
+        parts: dict[Node, list[list[int]]] = {}  # the outputs of a delegate's call
         parameters = program.graph_signature.inputs_to_parameters
         read = {node: self._weight(node, name, node.name in parameters) for node, name in named_data.weights(program)}
         users = set(program.graph_signature.user_inputs)
@@ -197,7 +197,7 @@ def _layer(node: Node) -> str:
     """The name of the module that calls a node; empty for the root, and if it is not known."""
     stack = list(node.meta.get("nn_module_stack", {}).values())
     name = str(stack[-1][0]) if stack else ""
-    return "" if name.startswith("_empty_nn_module_stack") else name  # PyTorch's mark for a missing stack
+    return "" if name.startswith("_empty_nn_module_stack") else name  # PyTorch's name for a missing stack
 
 
 def _settings(node: Node) -> dict[str, object]:

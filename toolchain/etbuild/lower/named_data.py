@@ -1,11 +1,11 @@
 """Decides which blob of named data goes to which tag, so that a tag's file depends only on the tag's weights.
 
 ExecuTorch 1.5 decides for each blob when it meets it. This module corrects three results of that. Backends lose the tag
-when a pass makes a new constant. A blob that a tagged and an untagged parameter share goes where it is met first. The
-order of blobs in a file follows the graph.
+when a pass makes a new constant. A blob that a tagged and an untagged parameter share goes to the place of its first
+use. The order of blobs in a file follows the graph.
 
-A tag that is split over several files has several shards. ExecuTorch treats each shard as a tag. A tag that is not
-split has one shard with the tag's name.
+A tag that is split over several files has several shards. For ExecuTorch, each shard is a tag. A tag that is not split
+has one shard with the tag's name.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from executorch.exir._serialize._cord import CordBuffer
 
 _TAG = "delegate_constant_tag"  # ExecuTorch's own key, which XNNPACK reads
-_MOST_ALIGNMENT = 1 << 21  # bytes: the largest alignment that a manifest can set
+_MOST_ALIGNMENT = 1 << 21  # bytes: the largest alignment in a manifest
 
 Claims = dict[str, set[str | None]]
 """For each blob by key, the shards whose weights it holds; None stands for weights without a shard."""
@@ -103,14 +103,13 @@ def tensor(program: ExportedProgram, name: str) -> torch.Tensor:
 def tag_folded_constants(shards: dict[str, str]) -> Iterator[None]:
     """Within this context, a constant keeps its tag when XNNPACK folds a BatchNorm into it.
 
-    XNNPACK makes a new constant for this and names it after the old one. The constant also knows what it is made of.
+    XNNPACK makes a new constant for this, and names it after the old one. It also keeps their names.
 
     Args:
         shards: The shard of each tagged parameter or buffer, by name.
 
     Raises:
-        BuildError: On exit, if XNNPACK folded weights of different tags together: a tag's file would depend on weights
-            outside the tag.
+        BuildError: On exit, if XNNPACK folded weights of different tags: a tag's file would depend on others.
     """
     function = "create_constant_placeholder"
     original = getattr(fuse_batch_norm, function)
@@ -142,9 +141,10 @@ def _tags_of(shards: set[str | None]) -> set[str | None]:
 
 
 def _folded_weights(program: ExportedProgram, graph: torch.fx.Graph, name: str) -> Origin:
-    """Names of the weights that XNNPACK folds into a new constant: those of the layer in its name and its BatchNorm.
+    """Names of the weights that XNNPACK folds into a new constant: those of the layer in its name, and of the
+    BatchNorm.
 
-    The one in the name of the constant is first, or the bias of the BatchNorm if the layer has none.
+    The weight in the constant's name is first, or the BatchNorm's bias if the layer has no bias.
     """
     signature = program.graph_signature
     names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
@@ -180,8 +180,8 @@ def claims(edge: EdgeProgramManager, shards: dict[str, str], named: Iterable[str
     """Finds the shards that claim each blob of the delegates.
 
     If a backend's blobs depend only on weights (`named_data_is_weights`), and all weights of a delegate have one tag,
-    its blobs have that tag. A blob of another backend has a tag if the backend put it there, or if it is a tagged
-    weight byte for byte. Any other blob may depend on the graph and has no tag.
+    its blobs have that tag. A blob of another backend has a tag if the backend gave it the tag, or if its bytes are
+    those of a tagged weight. Any other blob may depend on the graph, and has no tag.
 
     Args:
         edge: The lowered methods.
@@ -246,9 +246,9 @@ _add, _collect = NamedDataStore.add_named_data, _program.collect_named_data_stor
 def alignments_kept(
     store: NamedDataStore, key: str, data: Any, alignment: int | None = 1, *rest: Any, **named: Any
 ) -> None:
-    """Adds a blob to a store, which respects every alignment that a key is added with.
+    """Adds a blob to a store, and keeps every alignment that a key is added with.
 
-    ExecuTorch says that it does so, but keeps only the first alignment.
+    ExecuTorch promises this, but keeps only the first alignment.
     """
     known = [entries[key] for entries in (store.pte_data, *store.external_data.values()) if key in entries]
     _add(store, key, data, alignment, *rest, **named)
@@ -258,13 +258,13 @@ def alignments_kept(
 
 @replacing(_program, "collect_named_data_store_from_exported_program")
 def clashes_told_later(program: ExportedProgram, store: NamedDataStore) -> None:
-    """Collects named data and ignores conflicts in it. `arrange` reports them with their origin."""
+    """Collects named data and ignores conflicts in it: `arrange` reports them later, with their origin."""
     with suppress(ValueError):
         _collect(program, store)
 
 
 class Blob:
-    """The content of a constant, or what a backend compiled or stores.
+    """The content of a constant, or the compiled output or stored data of a backend.
 
     Args:
         content: The content: in memory, or in a file.
@@ -307,13 +307,13 @@ class BlobRequest:
 
 
 def arrange(requests: Iterable[tuple[str, BlobRequest]], claims: Claims) -> NamedDataStore:
-    """Decides for each blob of the delegates which file it goes to, independently of the order of the methods.
+    """Decides which file each blob of the delegates goes to, independently of the order of the methods.
 
     A blob that a tagged and an untagged weight share goes to the tag. A blob that several shards of a tag share goes to
     the first of them. A blob that several delegates store gets an alignment that suits all of them.
 
     Args:
-        requests: What the delegates of all methods store, by key, in the order of the methods' names.
+        requests: The blobs that the delegates of all methods store, by key, in the order of the methods' names.
         claims: For each key of all methods, the shards that claim it.
 
     Returns:
@@ -369,7 +369,7 @@ def _check_requests(asked: dict[str, list[BlobRequest]]) -> None:
 
 
 def _align_together(entries: Iterable[DataEntry]) -> None:
-    """Gives all keys of a blob the same alignment: ExecuTorch uses only that of the key that it meets first."""
+    """Gives all keys of a blob the same alignment: ExecuTorch uses only the alignment of the first key."""
     by_blob: dict[int, list[DataEntry]] = {}
     for entry in entries:
         by_blob.setdefault(entry.buffer_index, []).append(entry)
@@ -404,7 +404,7 @@ def _only_shard(claims: set[str | None], size: int) -> str | None:
 def _claims_by_content(
     delegate: LoweredBackendModule, output: NamedDataStoreOutput, shards: dict[str, str]
 ) -> Iterator[tuple[str, str]]:
-    """Keys of blobs whose bytes equal a tagged weight, with its shard. A backend stores equal weights as one blob."""
+    """Keys of blobs with the bytes of a tagged weight, and its shard. A backend stores equal weights as one blob."""
     program = delegate.original_module
     by_size: dict[int, list[tuple[str, torch.Tensor]]] = {}
     for _, name in weights(program):
@@ -432,9 +432,9 @@ def tensor_content(weight: torch.Tensor) -> bytes:
 def _check_untagged(
     method: str, delegate: LoweredBackendModule, keys: Collection[str], owners: set[str | None], shards: dict[str, str]
 ) -> None:
-    """Fails if a delegate with weights of several tags may have untagged blobs that come from tagged weights.
+    """Fails if a delegate with weights of several tags may have untagged blobs made of tagged weights.
 
-    The limit for the number of untagged blobs is the number of weights without a tag.
+    It may have as many untagged blobs as weights without a tag.
     """
     program = delegate.original_module
     untagged = [
@@ -455,11 +455,11 @@ def _check_untagged(
 def program_alignment(store: NamedDataStore, alignment: int) -> int:
     """The alignment that a program's segments need so that each blob of named data is aligned as its backend requires.
 
-    ExecuTorch aligns each blob relative to the start of the segments, so that this start has to be aligned too.
+    ExecuTorch aligns each blob relative to the start of the segments, so the start must be aligned too.
 
     Args:
         store: The arranged blobs.
-        alignment: The least alignment of the segments, in bytes.
+        alignment: The smallest alignment of the segments, in bytes.
 
     Returns:
         An alignment in bytes, a multiple of `alignment`.
@@ -473,7 +473,7 @@ def files_by_shard(store: NamedDataStore, written: dict[str, Cord], alignment: i
     Args:
         store: The arranged blobs.
         written: ExecuTorch's content of the file of each shard.
-        alignment: The least alignment of a blob in its file, in bytes.
+        alignment: The smallest alignment of a blob in its file, in bytes.
     """
     alignments = {key: entry.alignment for entries in store.external_data.values() for key, entry in entries.items()}
     files = {}
@@ -484,7 +484,7 @@ def files_by_shard(store: NamedDataStore, written: dict[str, Cord], alignment: i
             for named in sorted(content.named_data, key=lambda named: named.key)
         }
         _align_together(entries.values())
-        aligned = math.lcm(alignment, *(entry.alignment for entry in entries.values()))  # as `program_alignment`
+        aligned = math.lcm(alignment, *(entry.alignment for entry in entries.values()))  # as in `program_alignment`
         serializer = FlatTensorSerializer(FlatTensorConfig(segment_alignment=aligned))
         files[shard] = serializer.serialize(DataPayload(blobs, entries))
     return files

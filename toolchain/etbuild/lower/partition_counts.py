@@ -1,8 +1,8 @@
 """Checks that all methods have the same number of partitions if a backend pairs them.
 
 Core ML and Qualcomm pair partitions to share weights. They refuse methods with different numbers of partitions, but
-only after other partitions were compiled, and do not say where the methods differ. ExecuTorch runs the partitioners of
-all methods before it calls the first backend, so that the check can run as soon as the last partitioner has run.
+only after other partitions are compiled, and do not say where the methods differ. ExecuTorch runs the partitioners of
+all methods before it calls the first backend. So the check can run as soon as the last partitioner has run.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from etbuild.lower import named_data
 @dataclass(frozen=True)
 class _Operator:
     """An operator of a method's graph, by ExecuTorch's name. The partition is None if the backend does not take it. The
-    layer is the innermost submodule of the model that it comes from; empty if it is not known."""
+    layer is the innermost submodule of the model that contains it; empty if it is not known."""
 
     name: str
     partition: int | None
@@ -40,7 +40,7 @@ class _Operator:
 
 @dataclass(frozen=True)
 class _Method:
-    """The result of a partitioner for a method: for each backend that takes some operators, all of them; and the size
+    """The result of a partitioner for a method: all operators, for each backend that takes some of them; and the size
     in bytes of each weight that the method reads, by name."""
 
     path: DocumentPath
@@ -53,7 +53,7 @@ class PartitionLint:
 
     Args:
         methods: The methods that have a partitioner at this index.
-        otherwise: What to write in the manifest so that partitions need not be equal; None if there is no such option.
+        otherwise: What to write in the manifest so that the numbers need not be equal; None if there is no such option.
     """
 
     def __init__(self, methods: set[str], otherwise: str | None) -> None:
@@ -105,8 +105,8 @@ def _operators_by_backend(result: PartitionResult) -> dict[str, list[_Operator]]
 def _operators(module: GraphModule, tags: set[str], numbers: dict[tuple[int, str], int]) -> Iterator[_Operator]:
     """The operators of a graph and its submodules. `tags` are those of one backend.
 
-    A branch of control flow has its own partitions, even if their tag is used in the graph around it too: they are
-    numbered by the graph's id and the tag. New partitions are added to `numbers`.
+    A branch of control flow has its own partitions, even if the surrounding graph uses the same tag: `numbers` has them
+    by the graph's id and the tag. Adds new partitions to it.
     """
     for node in module.graph.nodes:
         if node.op == "call_function" and node.target is not operator.getitem:
@@ -118,7 +118,7 @@ def _operators(module: GraphModule, tags: set[str], numbers: dict[tuple[int, str
 
 
 def _layer(node: Node) -> str:
-    """The innermost submodule of the model that an operator comes from; empty if it is not known."""
+    """The innermost submodule of the model that contains an operator; empty if it is not known."""
     stack: dict[str, tuple[str, Any]] = node.meta.get("nn_module_stack") or {}
     return next((name for name, _ in reversed(stack.values()) if name), "")
 
@@ -162,8 +162,8 @@ def _hint(methods: dict[str, _Method], otherwise: str | None) -> str:
 def _parting(one: list[_Operator], other: list[_Operator]) -> tuple[_Operator | None, _Operator | None]:
     """Finds the operators at which the partitions of two methods begin to differ.
 
-    It aligns the operators that both methods have. If an operator of both is in different partitions, the cause is the
-    last difference before it that has an operator which the backend does not take: only such operators end a partition.
+    Aligns the operators that both methods have. If an operator of both is in different partitions, the cause is the
+    last earlier difference with an operator that the backend does not take: only such operators end a partition.
     Without such a difference, the partitioner ended a partition at that operator for its own reasons.
     """
     tokens = [(each.name, each.partition is None) for each in one]

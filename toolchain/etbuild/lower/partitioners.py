@@ -26,8 +26,8 @@ from etbuild.plan.step_plans import MethodPlan
 class _NoPartition(Partitioner):  # type: ignore[misc]
     """A placeholder for a method that does not use the backend at this index. It takes no operators.
 
-    Before each partitioner runs, ExecuTorch decomposes the operators that the partitioner does not want to keep. This
-    one keeps the operators that the next one keeps: otherwise no linear layers would be left for XNNPACK.
+    Before each partitioner runs, ExecuTorch decomposes all operators except those that the partitioner keeps. This one
+    keeps the operators that the next one keeps: otherwise no linear layers would be left for XNNPACK.
     """
 
     def __init__(self, following: Partitioner) -> None:
@@ -35,7 +35,7 @@ class _NoPartition(Partitioner):  # type: ignore[misc]
         self.following = following
 
     def ops_to_not_decompose(self, ep: ExportedProgram) -> Any:
-        """The same as the following partitioner."""
+        """The operators that the following partitioner keeps."""
         return self.following.ops_to_not_decompose(ep)
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
@@ -52,7 +52,7 @@ class ProgramPartitioners:
 
     Attributes:
         lists: ExecuTorch's partitioner list of each method.
-        claims: The partitioners whose backends come from other packages and claim to be `separable`.
+        claims: The partitioners whose backends are of other packages and claim to be `separable`.
     """
 
     lists: dict[str, list[Partitioner]]
@@ -60,8 +60,8 @@ class ProgramPartitioners:
 
 
 class _One(NamedTuple):
-    """A partitioner of a method, what it is aligned by, and whether its backend pairs partitions of several methods.
-    The hint says what to write in the manifest so that it does not; None if there is no such option."""
+    """A partitioner of a method, the item for its alignment, and whether its backend pairs partitions of several
+    methods. The hint says how to turn that off in the manifest; None if there is no such option."""
 
     partitioner: Partitioner
     item: Item
@@ -102,7 +102,7 @@ def make(lower_plan: MethodPlan, programs: dict[str, ExportedProgram]) -> Progra
 
 
 def _watched(slot: dict[str, _One]) -> dict[str, Partitioner]:
-    """The partitioners of a slot. If their backend pairs partitions, they are copies that check the counts."""
+    """The partitioners of a slot. If their backend pairs partitions, returns copies that check the counts."""
     of_recipe = [one for one in slot.values() if one.item.path == _RECIPE]
     pairing = [one for one in slot.values() if one.pairs and one not in of_recipe]
     pairing += of_recipe if all(one.pairs for one in of_recipe) else []
@@ -146,7 +146,7 @@ def _of_recipe(lower_plan: MethodPlan, method: str) -> Iterator[_One]:
 
 
 def _item(entry: BackendEntry, partitioner: Partitioner, path: DocumentPath, named: Collection[str]) -> Item:
-    """What a partitioner of the manifest is aligned by. The partitioner itself tells which backend it is for."""
+    """The item that aligns a partitioner of the manifest. The partitioner itself tells its backend."""
     name, options = entry.backend, entry.options
     item = call_slots.item(name, options, path)
     if backends.get(name).delegates_to_any:
@@ -173,7 +173,7 @@ def _once(partitioner: Partitioner, kind: str, unknown: str | None) -> str | Non
 
 
 def _called(partitioner: Partitioner) -> str:
-    """ExecuTorch's name of the backend that a partitioner is for, or else the name of the partitioner's class."""
+    """ExecuTorch's name of a partitioner's backend, or else the name of the partitioner's class."""
     kind = type(partitioner)
     return _backend_id(partitioner) or f"{kind.__module__}.{kind.__qualname__}"
 

@@ -33,7 +33,7 @@ def edge(
         recipe: The recipe, if the manifest names one.
 
     Returns:
-        The passes of each method that has any, by its name: those of the recipe, then those of the manifest.
+        The passes by method, for methods that have any: those of the recipe, then those of the manifest.
 
     Raises:
         BuildError: A callable failed, or did not return a list of passes.
@@ -103,7 +103,7 @@ def _callables(
 
 
 def _checked(result: Any, reference: str, path: DocumentPath) -> list[Any]:
-    """Checks what a callable returned, and returns it as a list of passes."""
+    """Checks the result of a callable, and returns it as a list of passes."""
     if isinstance(result, PassManager):
         if result.steps != 1 or result.constraints:
             message = f"`{reference}` returned a PassManager with steps or constraints"

@@ -1,7 +1,7 @@
 """Checks the results of a backend before ExecuTorch puts them into programs.
 
-ExecuTorch does not check what `preprocess_multimethod` returns. It drops surplus results and leaves partitions without
-a result in the graph. If a result has the wrong type, it fails later with an error that does not name the backend.
+ExecuTorch does not check what `preprocess_multimethod` returns. It drops extra results, and leaves partitions without a
+result in the graph. If a result has the wrong type, it fails later with an error that does not name the backend.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def checked(backend: str, *arguments: Any) -> None:
     """
     owner = backend_class(backend)
     if owner is None:
-        _lower_all(backend, *arguments)  # raises ExecuTorch's own error
+        _lower_all(backend, *arguments)  # ends with ExecuTorch's own error
         return
     preprocess = owner.preprocess_multimethod
 
@@ -60,7 +60,7 @@ def checked(backend: str, *arguments: Any) -> None:
 
 
 def _problems(backend: str, counts: dict[str, int], results: Any) -> Iterator[Problem]:
-    """The errors in what a backend returned. `counts` has the number of partitions of each method."""
+    """The errors in the results of a backend. `counts` has the number of partitions of each method."""
     if not isinstance(results, Mapping):
         yield Problem(f"{backend} returned {_named(results)}, not a dict of results", ("methods",), _HINT)
         return

@@ -10,8 +10,8 @@ import torch
 
 @functools.cache
 def listed() -> frozenset[str] | Exception:
-    """The names of operators, as programs call them: `aten::add.out`. Or why the installed package does not list them,
-    as that of another release, or one without the runtime."""
+    """The names of operators, as programs call them: `aten::add.out`. Or the reason why the installed package does not
+    list them: it is another release, or has no runtime."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # its API is experimental
         try:
@@ -26,7 +26,7 @@ def listed() -> frozenset[str] | Exception:
 def aten_operators() -> list[torch._ops.OpOverload]:
     """The operators of PyTorch with a kernel, in the form that returns a new tensor: `aten.add.Tensor`.
 
-    ExecuTorch refuses those that are not in core ATen, such as `repeat_interleave`, also if there is a kernel.
+    ExecuTorch refuses those outside of core ATen, such as `repeat_interleave`, even if there is a kernel.
     """
     names = listed()
     if isinstance(names, Exception):

@@ -1,4 +1,4 @@
-"""Checks that backends of other packages which claim to be `separable` are so.
+"""Checks backends of other packages that claim to be `separable`.
 
 The claim is wrong if ExecuTorch's class of the backend looks at all methods of a call, or if its result for a partition
 depends on what it compiled before. A build would then give different bytes with `--jobs 2` than with `--jobs 1`.
@@ -24,7 +24,7 @@ from etbuild.upstream.accelerate.preprocess_in_parallel import is_a_loop
 
 
 def looks_at_all_methods(kind: type[BackendDetails]) -> bool:
-    """Whether a backend overrides `preprocess_multimethod`, itself or in a base class, to look at all methods.
+    """Whether a backend or its base class overrides `preprocess_multimethod` to look at all methods.
 
     An override that only calls `preprocess` for each partition does not count.
     """
@@ -40,9 +40,9 @@ class Claims:
         self._by_delegate: dict[tuple[str, str], tuple[str, DocumentPath]] = {}
 
     def watched(self, partitioner: Partitioner, backend: str, method: str, path: DocumentPath) -> Partitioner:
-        """Returns a copy of a partitioner that records which backends its partitions are for.
+        """Returns a copy of a partitioner that records the backends of its partitions.
 
-        The copy raises a BuildError when it partitions, if one of these backends looks at all methods.
+        The copy raises a BuildError during partitioning if one of these backends looks at all methods.
 
         Args:
             partitioner: The partitioner.

@@ -15,8 +15,8 @@ _SHARD = "#"  # tags in a manifest cannot contain this character
 def of_tensors(lower_plan: MethodPlan, facts: Collection[TensorFacts]) -> dict[str, str]:
     """Assigns each tagged parameter and buffer to a shard. A tag that is not split has one shard with the tag's name.
 
-    Weights fill shards in the order of the module, according to their sizes. The result does not depend on their
-    content or on the graph, so that a changed weight changes only its own shard, and another method changes none.
+    Weights fill shards in the order of the module, by size. The result does not depend on their content or on the
+    graph. So a changed weight changes only its own shard, and another method changes none.
 
     Args:
         lower_plan: The lower plan, which has the shard size of each tag in bytes.
@@ -68,7 +68,7 @@ def _tags(lower_plan: MethodPlan, facts: Iterable[TensorFacts]) -> dict[str, str
         aliases.setdefault(first_name(entry), []).append(entry.name)
     found: dict[str, str] = {}
     problems = []
-    # Adapters come first, because the patterns of other tags do not match their weights.
+    # Adapters come first, because patterns of other tags must not match their weights.
     for tag, content in sorted(lower_plan.named_data.items(), key=lambda item: (not item[1].adapter, item[0])):
         names = [name for name in entries if name not in found or not lower_plan.named_data[found[name]].adapter]
         for index, pattern in enumerate(content.parameters):

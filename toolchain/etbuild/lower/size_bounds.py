@@ -1,9 +1,9 @@
-"""Finds the largest dynamic sizes where ExecuTorch's bounds are wrong: it plans memory for these sizes.
+"""Finds the largest dynamic sizes if ExecuTorch's bounds are wrong: ExecuTorch plans memory for them.
 
-ExecuTorch computes with ranges. For a size such as `(t * (2*t)) // t` it then gets a bound that is too large, so that a
-view may be larger than the memory that it shares, and the runtime cannot load the method. Where it gets no bound at
-all, it takes the size of the example, so that larger inputs fail. This module computes such sizes for each size of the
-inputs. Bounds that ExecuTorch can use stay as they are, and with them the bytes of programs.
+ExecuTorch computes with ranges. For a size such as `(t * (2*t)) // t`, it then gets too large a bound. So a view may be
+larger than the memory that it shares, and the runtime cannot load the method. If it gets no bound at all, it takes the
+size of the example, so larger inputs fail. This module computes such sizes for each size of the inputs. Usable bounds
+of ExecuTorch do not change, and so the bytes of programs do not either.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _Size: TypeAlias = int | torch.SymInt
 
 
 class SizeBounds(ConstraintBasedSymShapeEvalPass):  # type: ignore[misc]
-    """ExecuTorch's pass that gives dynamic sizes their largest values, and memory plans that fit them."""
+    """ExecuTorch's pass that gives dynamic sizes their largest values, and memory plans that fit these."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ def _is_outside(spec: TensorSpec, memories: list[int]) -> bool:
 
 
 def _bound(size: _Size) -> int:
-    """ExecuTorch's bound of a size. If it has none, and takes the size of the example, the largest value."""
+    """ExecuTorch's bound of a size. If it has none, and would take the size of the example: the largest value."""
     usual = int(eval_upper_bound(size))
     if isinstance(size, int) or bound_sympy(size.node.expr, size.node.shape_env.var_to_range).upper is not int_oo:
         return usual

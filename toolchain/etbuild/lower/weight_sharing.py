@@ -1,14 +1,13 @@
-"""Measures which weights methods share, and which weights the artifacts hold more than once.
+"""Measures which weights methods share, and which weights are in the artifacts more than once.
 
 A weight is identified by its content: two parameters or buffers with the same bytes are one weight. If all elements are
 equal, as in a bias of zeros, the name counts too: two layers that start with zeros have two weights.
 
-The *readers* of weights are ExecuTorch's own constants, and each delegate. Two readers may hold one copy of a
-weight:
+The *readers* of weights are ExecuTorch's own constants, and each delegate. Two readers may hold one copy of a weight:
 
-- Delegates with named data, also of different backends, hold one copy if they share the weight's blob. Blobs do not
-  have the names of weights, so that sizes decide: the two delegates must share as many blobs of the weight's size as
-  they possibly could. If a backend packs weights to other sizes, one common blob is enough.
+- Delegates with named data hold one copy if they share the weight's blob, even if their backends differ. Blobs do not
+  have the names of weights, so sizes decide: the two delegates must share as many blobs of the weight's size as
+  possible. If a backend packs weights to other sizes, one common blob is enough.
 - Delegates of one backend without named data hold one copy if their compiled bytes are equal: ExecuTorch writes equal
   bytes once.
 
@@ -24,10 +23,10 @@ from dataclasses import dataclass, field
 from etbuild.results import BlobWeights, Duplicate, Sharing
 
 Origin = tuple[str, ...]
-"""The names of the weights that a blob is made of. The first is the one that it takes the place of."""
+"""The names of the weights that a blob is made of. The blob replaces the first one."""
 
 MadeOf = dict[str, set[Origin]]
-"""What blobs are made of, by key, or by digest if a blob has no key. Weights with equal content have one blob."""
+"""The weights of blobs, by key, or by digest if a blob has no key. Weights with equal content have one blob."""
 
 
 @dataclass(frozen=True)
@@ -36,12 +35,12 @@ class WeightReader:
 
     Attributes:
         backend: ExecuTorch's name of the backend; empty for portable operators.
-        program: The digest of what the backend compiled; empty for portable operators.
-        compiled: The size in bytes of what the backend compiled, without its named data; 0 for portable operators.
+        program: The digest of the backend's compiled output; empty for portable operators.
+        compiled: The size in bytes of the backend's compiled output, without its named data; 0 for portable operators.
         named_data: The size in bytes of each of its blobs of named data, by digest.
         weights: The first name and the size in bytes of each weight that it reads, by `identity`.
-        made_of: What its blobs are made of, as far as it is known. Of a backend that does not tell: its weights by
-            digest, since a blob may have the bytes of one.
+        made_of: The weights of its blobs, as far as they are known. If the backend does not tell: its weights by
+            digest, because a blob may have the bytes of a weight.
     """
 
     backend: str
@@ -53,7 +52,7 @@ class WeightReader:
 
     @property
     def stored(self) -> int:
-        """The size in bytes of what the backend compiled, with its named data."""
+        """The size in bytes of the backend's compiled output with its named data."""
         return self.compiled + sum(self.named_data.values())
 
 
@@ -161,18 +160,17 @@ def _one_copy(weight: str, one: WeightReader, other: WeightReader) -> bool:
 
 
 def _of_size(size: int, reader: WeightReader) -> set[str]:
-    """The digests of the weights of a size that a reader has. Blobs are compared by content, without names."""
+    """The digests of a reader's weights of a size. Blobs are compared by content, without names."""
     return {weight.partition(" ")[0] for weight, (_, own) in reader.weights.items() if own == size}
 
 
 def _blobs_of(shared: set[str], reader: WeightReader, size: int) -> int:
-    """The number of blobs of a size in bytes that may hold shared weights: those that no other weight of the reader
-    needs."""
+    """The number of blobs of a size in bytes that may hold shared weights: no other weight of the reader needs them."""
     return max(0, sum(blob == size for blob in reader.named_data.values()) - len(_of_size(size, reader) - shared))
 
 
 def _share(weight: str, reader: WeightReader) -> int:
-    """The number of bytes that a weight takes in a reader."""
+    """The number of bytes that a reader needs for a weight."""
     size, total = reader.weights[weight][1], sum(size for _, size in reader.weights.values())
     return size * min(reader.stored, total) // total if reader.backend and total else size
 

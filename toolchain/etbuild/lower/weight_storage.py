@@ -1,4 +1,4 @@
-"""Finds what reads the weights of lowered methods, and how it keeps them."""
+"""Finds the readers of the weights of lowered methods, and how they keep them."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 class Digests:
-    """Computes the digests of tensors and blobs, each once, because methods share many of them.
+    """Computes the digest of each tensor and blob once, because methods share many of them.
 
-    The tensors and blobs must live longer than this object, which knows them by their addresses.
+    Tensors and blobs must live longer than this object, because it knows them by their addresses.
     """
 
     def __init__(self) -> None:
@@ -30,8 +30,8 @@ class Digests:
         self._blobs: dict[int, str] = {}
 
     def weight(self, name: str, tensor: torch.Tensor) -> str:
-        """The identity of a weight: see `weight_sharing.identity`. That of a weight without content has its name, which
-        binding it removes if the elements turn out to differ.
+        """The identity of a weight: see `weight_sharing.identity`. Without content, a weight has its name in it, and
+        binding removes the name if the elements differ.
 
         Args:
             name: Its name in the module.
@@ -50,7 +50,7 @@ class Digests:
             return releases.sha256_of(tensor.promise()).hex(), True
         content = flat_bytes(tensor)
         if content.data_ptr() != tensor.data_ptr():
-            return _described_content(content, tensor.element_size())  # another tensor may get this copy's address
+            return _described_content(content, tensor.element_size())  # a later tensor may get this copy's address
         memory = content.data_ptr(), content.nbytes
         if memory not in self._tensors:
             self._tensors[memory] = _described_content(content, tensor.element_size())
@@ -120,7 +120,7 @@ def _delegate(delegate: LoweredBackendModule, digests: Digests, named: Collectio
 
 
 def _by_digest(program: ExportedProgram, digests: Digests) -> MadeOf:
-    """What the constants of a method or a delegate are made of, by their digests."""
+    """The weights that the constants of a method or a delegate are made of, by digest."""
     signature = program.graph_signature
     targets = {spec.arg.name: spec.target for spec in signature.input_specs if spec.target is not None}
     made_of: MadeOf = {}

@@ -1,7 +1,7 @@
 """Checks dynamic shapes against the inputs that they belong to, and normalizes them for the plan.
 
-A dimension has a name and a range. The size of a derived dimension is a multiple of another's, plus or minus a number:
-`2*seq + 1`. Its range may stand in place of the other's, since each follows from the other.
+A dimension has a name and a range. The size of a derived dimension is a multiple of another dimension's, plus or minus
+a number: `2*seq + 1`. The manifest may have either range, because each follows from the other.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from etbuild.errors import COMPARED, DocumentPath, Problem, did_you_mean, unknow
 from etbuild.manifest.sections import Dim, ExampleInput, Shapes
 
 INPUTS = ("shape", "factory", "file", "value", "list", "tuple", "dict")
-"""The keys that say what an example input is."""
+"""The keys for the kinds of example inputs."""
 _DERIVED = re.compile(r"(?:(\d+) ?\* ?)?([A-Za-z_]\w*?)(?: ?([+-]) ?(\d+))?", re.ASCII)
 
 
 @dataclass(frozen=True)
 class _Named:
-    """A dimension in a manifest: its smallest and largest size, a number that divides each of its sizes, and its size
-    in the first example input that has it; None if that is unknown."""
+    """A dimension in a manifest: its smallest and largest size, a number that divides all its sizes, and its size in
+    the first example input that has it (None if unknown)."""
 
     low: int
     high: int
@@ -62,7 +62,7 @@ def normalized(shapes: Shapes, named: dict[str, Dim]) -> Shapes:
 
 
 def named_dims(shapes: Shapes) -> dict[str, Dim]:
-    """The named dimensions in the dynamic shapes of a method, which give derived ones their range."""
+    """The named dimensions in the dynamic shapes of a method. Derived dimensions get their range from them."""
     if is_dim(shapes):
         return _ranged(shapes) if "max" in shapes else {}
     return {name: dim for _, part in _entries_of(shapes) for name, dim in named_dims(part).items()}
@@ -74,7 +74,7 @@ def _entries_of(shapes: Shapes) -> Iterable[tuple[int | str, Shapes]]:
 
 
 def _ranged(dim: Dim) -> dict[str, Dim]:
-    """The range of the dimension that has a name, which follows from that of a derived one."""
+    """The range of the named dimension. It follows from the range of a derived one."""
     name, times, plus = _parsed(dim["dim"])
     if (times, plus) == (1, 0):
         return {name: {"min": dim.get("multiple_of", 1), **dim}}
@@ -83,7 +83,7 @@ def _ranged(dim: Dim) -> dict[str, Dim]:
 
 
 def _parsed(text: str) -> tuple[str, int, int]:
-    """The name of a dimension, the factor, and the number to add."""
+    """The name of a dimension, its factor, and the number to add."""
     match = _DERIVED.fullmatch(text)
     assert match is not None, text  # the schema has the same pattern
     times, name, sign, plus = match.groups()
@@ -91,7 +91,7 @@ def _parsed(text: str) -> tuple[str, int, int]:
 
 
 class Check:
-    """Finds the problems of the dynamic shapes of one method that a schema cannot find."""
+    """Finds the problems of a method's dynamic shapes that a schema cannot find."""
 
     def __init__(self) -> None:
         self._named: dict[str, _Named] = {}
@@ -120,7 +120,7 @@ class Check:
                 yield from self._of_input(inputs[key], part, (*path, key))
 
     def of_derived(self) -> Iterator[Problem]:
-        """Checks the derived dimensions. All others must have been checked."""
+        """Checks the derived dimensions, after all others were checked."""
         for number, (text, size, path, keys) in enumerate(self._derived):
             name, times, plus = _parsed(text)
             dim = self._named.get(name)
@@ -140,7 +140,7 @@ class Check:
                 yield Problem(message, path, "change a shape")
 
     def _of_input(self, example: ExampleInput, shapes: Shapes, path: DocumentPath) -> Iterator[Problem]:
-        """Checks that dynamic shapes have the form of their input, and each dimension."""
+        """Checks that dynamic shapes have the form of their input, and checks each dimension."""
         kind = next((kind for kind in (*INPUTS, "of_model") if kind in example), None)
         if shapes is None:
             return
@@ -189,7 +189,7 @@ class Check:
         if is_derived and "multiple_of" in dim:
             message = f"`{dim['dim']}` is derived from `{name}`, which may have multiples"
             yield Problem(message, (*path, "multiple_of"), "remove `multiple_of`", at_key=True)
-        if is_derived or "max" not in dim:  # the dimension that it is derived from may stand behind it
+        if is_derived or "max" not in dim:  # its dimension without factor may come later
             keys: list[str] = [key for key in ("min", "multiple_of") if key in dim and "max" not in dim]
             fits = size is None or "max" not in dim or (size - plus) % times == 0
             self._derived.append((dim["dim"], size if fits else None, path, keys))
@@ -200,7 +200,7 @@ class Check:
     def _of_range(
         self, name: str, dim: Dim, form: tuple[int, int], size: int | None, path: DocumentPath
     ) -> Iterator[Problem]:
-        """Checks a range, and keeps it for other places of the dimension that has the name."""
+        """Checks a range, and keeps it for other places of the named dimension."""
         times, plus = form
         low, high = dim.get("min", times + plus), dim["max"]
         problems = _range_problems(dim["dim"], (low, high), form, size, path)
@@ -217,7 +217,7 @@ class Check:
         self._named.setdefault(name, named)
 
     def _clashes(self, name: str, dim: _Named, path: DocumentPath, *, is_derived: bool) -> Iterator[Problem]:
-        """Compares a dimension, or what is derived from it, with an earlier one of the same name."""
+        """Compares a dimension, or one derived from it, with an earlier one of the same name."""
         first = self._named.get(name, dim)
         if (first.low, first.high, first.multiple_of) != (dim.low, dim.high, dim.multiple_of):
             steps = f" in steps of {first.multiple_of}" if first.multiple_of > 1 else ""
@@ -235,10 +235,10 @@ class Check:
 def _range_problems(
     text: str, limits: tuple[int, int], form: tuple[int, int], size: int | None, path: DocumentPath
 ) -> list[Problem]:
-    """The problem of a range and of the example's size, in a list; empty if there is none.
+    """The problem of a range or of the example's size, in a list; empty if there is none.
 
     Args:
-        text: The size as the manifest states it; it may be derived.
+        text: The size as the manifest writes it; it may be derived.
         limits: The smallest and the largest size.
         form: Each size is a multiple of the first number, plus the second one.
         size: The size in the example input; None if that is unknown.

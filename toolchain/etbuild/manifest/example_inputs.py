@@ -5,16 +5,14 @@ An input is a tensor, a plain value, or a list, tuple or mapping of inputs. Its 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from etbuild.errors import DocumentPath, Problem
 from etbuild.files.value_limits import INT64
 from etbuild.manifest import dynamic_shapes
 from etbuild.manifest.dynamic_shapes import INPUTS, parts
+from etbuild.manifest.file_names import check_example
 from etbuild.manifest.sections import ExampleInput, Method
-
-CheckFile = Callable[[str, DocumentPath, bool], Iterator[Problem]]
-"""Yields the problems of the name of a file. It takes the name, its place, and whether a loader reads the file."""
 
 KEYS = ("example_inputs", "example_kwargs", "dynamic_shapes", "dynamic_kwargs_shapes")
 _INTEGER_RANGES = {
@@ -39,19 +37,18 @@ def normalized(method: Method) -> dict[str, object]:
     }
 
 
-def check(method: Method, path: DocumentPath, check_file: CheckFile) -> Iterator[Problem]:
+def check(method: Method, path: DocumentPath) -> Iterator[Problem]:
     """Yields the problems of a method's inputs that a schema cannot find.
 
     Args:
         method: The method.
         path: The place of the method.
-        check_file: Checks the name of a file.
     """
     inputs, keywords = method.get("example_inputs", []), method.get("example_kwargs", {})
     for index, example in enumerate(inputs):
-        yield from check_one(example, (*path, "example_inputs", index), check_file)
+        yield from check_one(example, (*path, "example_inputs", index))
     for name, example in keywords.items():
-        yield from check_one(example, (*path, "example_kwargs", name), check_file)
+        yield from check_one(example, (*path, "example_kwargs", name))
     check_shapes = dynamic_shapes.Check()
     if "dynamic_shapes" in method:
         yield from check_shapes.of_sequence(inputs, method["dynamic_shapes"], (*path, "dynamic_shapes"))
@@ -60,13 +57,12 @@ def check(method: Method, path: DocumentPath, check_file: CheckFile) -> Iterator
     yield from check_shapes.of_derived()
 
 
-def check_one(example: ExampleInput, path: DocumentPath, check_file: CheckFile) -> Iterator[Problem]:
+def check_one(example: ExampleInput, path: DocumentPath) -> Iterator[Problem]:
     """Yields the problems of one input that a schema cannot find.
 
     Args:
         example: The input.
         path: Its place.
-        check_file: Checks the name of a file.
     """
     if "of_model" in example:
         return
@@ -82,14 +78,14 @@ def check_one(example: ExampleInput, path: DocumentPath, check_file: CheckFile) 
         if key in example and owner != sources[0]:
             yield Problem(f"`{key}` goes with `{owner}`, not with `{sources[0]}`", (*path, key), at_key=True)
     if "file" in example:
-        yield from check_file(example["file"], (*path, "file"), "loader" in example)
+        yield from check_example(example["file"], (*path, "file"), "loader" in example)
         if "loader" in example and "key" in example:
             yield Problem("`key` does not go with `loader`, which reads the file", (*path, "key"), at_key=True)
         if example["file"].endswith(".safetensors") and not example.keys() & {"key", "loader"}:
             yield Problem("the key `key` is missing: it names the tensor in the file", path, "add `key: tokens`")
     yield from _check_fill(example, (*path, "fill"))
     for index_or_key, part in parts(example).items():
-        yield from check_one(part, (*path, sources[0], index_or_key), check_file)
+        yield from check_one(part, (*path, sources[0], index_or_key))
     value = example.get("value")
     if isinstance(value, int) and not INT64[0] <= value <= INT64[1]:
         yield Problem(f"{value} does not fit into 64 bits", (*path, "value"))

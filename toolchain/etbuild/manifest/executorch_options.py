@@ -1,4 +1,4 @@
-"""Checks the manifest's options for ExecuTorch, which have ExecuTorch's names."""
+"""Checks the manifest's options for ExecuTorch. They have ExecuTorch's names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A manifest without what breaks its schema, so that its other problems are found in the same run."""
+"""A manifest without the parts that break its schema, so that its other problems are found in the same run."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from etbuild.files.value_limits import INT64
 
 _OF_INPUTS = {"dynamic_shapes": "example_inputs", "dynamic_kwargs_shapes": "example_kwargs"}
 _NAMES: tuple[DocumentPath, ...] = (("methods",), ("constant_methods",), ("named_data",), ("model", "adapters"))
-"""Mappings with names that other sections may use. What breaks the schema there becomes an empty mapping."""
+"""Mappings with names that other sections may use. A value there that breaks the schema becomes an empty mapping."""
 _STAND_INS: dict[DocumentPath, object] = {
     ("model", "huggingface", "task"): "text-generation",
     ("model", "huggingface", "cache"): {},
     ("model", "huggingface", "max_source_length"): INT64[1],
 }
-"""What stands in place of a value that breaks the schema, because other checks would say that it is missing."""
+"""The replacements of values that break the schema. Without them, other checks would report missing values."""
 
 
 def other_problems(
@@ -27,9 +27,9 @@ def other_problems(
 ) -> Iterator[Problem]:
     """Yields the problems that checks find in the sections of a manifest that fit their schema.
 
-    The checks see the manifest without what breaks its schema: the wrong value, or the entry of a list that has it.
-    Nothing is reported in the section of a wrong value, since a second error would only confuse, but in the entries
-    beside a wrong one. Shapes belong to inputs and to each other, so theirs are no entries.
+    The checks see the manifest without what breaks its schema: the wrong value, or the list entry that has it. The
+    section of a wrong value gets no further error, because it would only confuse; other entries of a list do. Shapes
+    depend on inputs and on each other, so they do not count as entries.
 
     Args:
         data: The manifest.
@@ -55,8 +55,8 @@ def other_problems(
 
 
 def _section(path: DocumentPath) -> DocumentPath:
-    """What is checked as a whole: the inputs of a method with their shapes, or a method's other keys one by one. Of
-    everything else, the place itself, but the runner belongs to the task that it runs."""
+    """The part that is checked as a whole: a method's inputs with their shapes, each of its other keys, or a task with
+    its runner. For everything else, the place itself."""
     if path == ("runner",):
         return ("model", "huggingface", "task")
     if len(path) > 2 and path[0] == "methods":
@@ -71,16 +71,16 @@ def _entry(path: DocumentPath) -> DocumentPath:
 
 
 Numbers = dict[DocumentPath, list[int]]
-"""For each list of a fitting manifest, the numbers that its entries have in the whole one."""
+"""For each list in the fitting parts, the numbers of its entries in the whole manifest."""
 
 
 def _fitting(data: Any, broken: AbstractSet[DocumentPath]) -> tuple[Any, Numbers]:
-    """The manifest without what breaks its schema, and the numbers of what is left of lists."""
+    """The manifest without the parts that break its schema, and the numbers of the remaining entries of lists."""
     removed: set[DocumentPath] = set()
     numbers: Numbers = {}
 
     def without(part: Any, path: DocumentPath, new_path: DocumentPath) -> Any:
-        """A part of the manifest, at `path`, as it is at `new_path` in the result."""
+        """The part of the manifest at `path`, in the form for `new_path` in the result."""
         if isinstance(part, list):
             kept = numbers[new_path] = [index for index in range(len(part)) if (*path, index) not in removed]
             return [without(part[old], (*path, old), (*new_path, new)) for new, old in enumerate(kept)]
@@ -100,14 +100,14 @@ def _fitting(data: Any, broken: AbstractSet[DocumentPath]) -> tuple[Any, Numbers
         removed |= new
         numbers.clear()
         fitting = without(data, (), ())
-        found = json_schema.problems("model", fitting)  # a key that is required may be gone now
+        found = json_schema.problems("model", fitting)  # a required key may be missing now
         places = {_before(numbers, problem.path) for problem in found if problem.path}
         broken = {path for path in places if path[:-1] not in _NAMES and path not in _STAND_INS}
     return fitting, numbers
 
 
 def _before(numbers: Numbers, path: DocumentPath) -> DocumentPath:
-    """The place in a manifest of one in its fitting parts."""
+    """The place in a manifest of a place in its fitting parts."""
     return tuple(
         numbers[path[:length]][key] if isinstance(key, int) and path[:length] in numbers else key
         for length, key in enumerate(path)

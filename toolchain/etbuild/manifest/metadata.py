@@ -1,4 +1,4 @@
-"""Metadata in a manifest: what people should know about a program, and the annotations that say it in a registry."""
+"""Metadata in a manifest: facts about a program for people, and their annotations in a registry."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from etbuild.manifest.sections import Metadata, Model
 from etbuild.manifest.weights import checkpoints
 
 TITLE = "org.opencontainers.image.title"
-"""The annotation that holds a name: that of a program, or of a file. `oras` restores files by it."""
+"""The annotation for the name of a program or of a file. `oras` restores files under it."""
 # Keys of https://github.com/opencontainers/image-spec/blob/v1.1.0/annotations.md
 _ANNOTATIONS = {
     "version": "org.opencontainers.image.version",
@@ -25,7 +25,7 @@ def check(metadata: Metadata, model: Model, of_plugins: Iterator[str]) -> Iterat
     Args:
         metadata: The metadata.
         model: The model.
-        of_plugins: The files with weights that sections of plug-ins stand for.
+        of_plugins: The files with weights from sections of plug-ins.
     """
     keys = {annotation: f"`metadata.{key}`" for key, annotation in _ANNOTATIONS.items()} | {TITLE: "`name`"}
     for label in metadata.get("labels", {}):

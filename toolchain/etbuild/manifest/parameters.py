@@ -1,8 +1,8 @@
 """Parameters of a manifest: values that the command line or a build rule sets.
 
-A parameter is a value. It is never pasted into other text.
+A parameter is a value, and never a part of a text.
 
-`{parameter: NAME}` refers to a parameter. It stands where a single value can stand.
+`{parameter: NAME}` refers to a parameter, in the place of a single value.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def references(data: Any, path: DocumentPath = ()) -> Iterator[tuple[DocumentPat
 def check_declared(data: Mapping[str, object]) -> list[Problem]:
     """The problems of the parameters that a manifest declares. The manifest may break its schema."""
     problems = json_schema.problems("model", {KEY: data[KEY]}) if KEY in data else []
-    problems = [problem for problem in problems if problem.path]  # those without a path are about missing keys
+    problems = [problem for problem in problems if problem.path]  # problems without a path are about missing keys
     return problems or [problem for name, entry in _declared(data).items() for problem in _check(name, entry)]
 
 
@@ -102,7 +102,7 @@ def _has_type(value: Any, wanted: str) -> bool:
 
 
 def _beyond(value: Any, entry: Parameter) -> str | None:
-    """The problem of a value of the right type, for users; None if the parameter can have it."""
+    """The problem of a value of the right type, for users; None if the value is allowed."""
     shown = json_schema.show(value)
     if "values" in entry and value not in entry["values"]:
         return f"{shown} is not one of the values {', '.join(map(json_schema.show, entry['values']))}"
@@ -118,7 +118,7 @@ def values(data: Mapping[str, object], settings: Mapping[str, Any], problems: li
 
     Args:
         data: A manifest whose parameters passed `check_declared`.
-        settings: For some parameters, a value, or its text as the command line has it.
+        settings: For some parameters, a value, or its text from the command line.
         problems: Receives the problems of the settings.
     """
     declared = _declared(data)
@@ -138,7 +138,7 @@ def values(data: Mapping[str, object], settings: Mapping[str, Any], problems: li
 
 
 def as_option(name: str, setting: object) -> str:
-    """A setting as the command line has it, for messages."""
+    """A setting in the form of the command line, for messages."""
     return f"`--set {name}={_text(setting)}`"
 
 
@@ -147,7 +147,7 @@ def _text(setting: object) -> str:
 
 
 def _parsed(setting: object, wanted: str) -> Any:
-    """The value that a setting, or its text, has as a type; None if it has none. A number may be one of NumPy."""
+    """The value of a setting, or of its text, in a type; None if it has none. A number may be one of NumPy."""
     if wanted == "string":
         return setting if isinstance(setting, str) and not has_surrogate(setting) else None
     text = _text(setting)

@@ -1,75 +1,95 @@
-"""What plug-ins do with their keys of a manifest.
+"""What plug-ins do with their sections of a manifest.
 
-A plug-in provides a `manifest_section` for a key of `model`, such as `huggingface`, and a `runner` for a contract of
-runners, such as `executorch-llm/v1`: a function that yields the problems of a completed manifest with this contract.
+A plug-in provides a `manifest_section` for a place, such as `model.huggingface` or `methods.*.quantize`, and a `runner`
+for a contract of runners, such as `executorch-llm/v1`: a function that yields the problems of a completed manifest with
+this contract. What plans have of a section is a subclass of `Part`, in the group `manifest_keys`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Protocol
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from etbuild import plugins
 from etbuild.errors import DocumentPath, Problem
 from etbuild.manifest.sections import Manifest
 
-_SECTIONS = ("huggingface", "adapters")
-"""The keys of `model` that plug-ins give their meaning."""
-CheckName = Callable[[str, DocumentPath], Iterator[Problem]]
-"""Yields the problems of the name of a declared input at a place."""
+_GROUP = "manifest_section"
+_PLACES = (
+    *("model.huggingface", "model.adapters", "defaults.quantize", "methods.*.quantize", "tests"),
+    *(f"checks.{check}" for check in ("compare", "max_error", "metric", "min_sqnr", "text")),
+)
+"""The places that plug-ins give their meaning."""
 
 
-class Section(Protocol):
-    """What a plug-in does with its key of `model`. The manifest has the key."""
+class Section:
+    """What a plug-in does with a section that the manifest has. A subclass overrides what there is to do."""
 
     def completed(self, manifest: Manifest) -> Manifest:
-        """The manifest with what the section stands for, such as methods. It fits its schema and may be wrong."""
+        """The manifest with the values that the section implies, such as methods. It may still be wrong."""
+        return manifest
 
-    def check(self, manifest: Manifest, check_name: CheckName) -> Iterator[Problem]:
-        """Yields the problems of a completed manifest that a schema cannot find."""
+    def check(self, manifest: Manifest) -> Iterable[Problem]:
+        """The problems of a completed manifest that a schema cannot find."""
+        del manifest
+        return ()
 
-    def weights(self, manifest: Manifest) -> Iterator[str]:
-        """Yields the names of the files with weights that the section stands for."""
+    def weights(self, manifest: Manifest) -> Iterable[str]:
+        """The names of the files with weights that the section stands for."""
+        del manifest
+        return ()
 
     def normalized(self, manifest: Manifest) -> Manifest:
-        """A checked manifest, completed, and with what the section asks for but does not say."""
+        """A completed and checked manifest, with what the section asks for but does not say."""
+        return manifest
 
 
 def missing(manifest: Manifest) -> Iterator[Problem]:
-    """Yields a problem for each section whose plug-in is not there."""
-    for key in _SECTIONS:
-        if key in manifest.get("model", {}) and key not in plugins.group("manifest_section"):
-            yield Problem(f"no plug-in here provides the section `{key}`", ("model", key), at_key=True)
+    """Yields a problem for each section without its plug-in."""
+    for place in _PLACES:
+        for path in _found(manifest, place.split(".")) if place not in plugins.group(_GROUP) else ():
+            yield Problem(f"no plug-in here provides the section `{path[-1]}`", path, at_key=True)
 
 
 def completed(manifest: Manifest) -> Manifest:
-    """The manifest with what the sections of plug-ins stand for."""
+    """The manifest with the values that the sections of plug-ins imply."""
     for section in _sections(manifest):
         manifest = section.completed(manifest)
     return manifest
 
 
-def check(manifest: Manifest, check_name: CheckName) -> Iterator[Problem]:
+def check(manifest: Manifest) -> Iterator[Problem]:
     """Yields the problems that plug-ins find in a completed manifest."""
     for section in _sections(manifest):
-        yield from section.check(manifest, check_name)
+        yield from section.check(manifest)
     if "runner" in manifest:
         yield from plugins.load("runner", manifest["runner"])(manifest)
 
 
 def weights(manifest: Manifest) -> Iterator[str]:
-    """Yields the names of the files with weights that the sections of plug-ins stand for."""
+    """Yields the names of the files with weights that the sections of plug-ins imply."""
     for section in _sections(manifest):
         yield from section.weights(manifest)
 
 
 def normalized(manifest: Manifest) -> Manifest:
-    """A checked manifest, completed, and with what the sections of plug-ins ask for but do not say."""
+    """A checked manifest, completed with all values that the sections of plug-ins need."""
+    manifest = completed(manifest)
     for section in _sections(manifest):
         manifest = section.normalized(manifest)
     return manifest
 
 
 def _sections(manifest: Manifest) -> list[Section]:
-    model, group = manifest.get("model", {}), "manifest_section"
-    return [plugins.load(group, key) for key in plugins.group(group) if key in model]
+    """What plug-ins do with the sections of a manifest. One may have several places."""
+    places = [place for place in plugins.group(_GROUP) if any(_found(manifest, place.split(".")))]
+    return [section() for section in dict.fromkeys(plugins.load(_GROUP, place) for place in places)]
+
+
+def _found(part: Mapping[str, Any], keys: list[str]) -> Iterator[DocumentPath]:
+    """The paths of a place below a part of a manifest. `*` stands for each key."""
+    for key in part if keys[0] == "*" else {keys[0]} & part.keys():
+        if len(keys) == 1:
+            yield (key,)
+        else:
+            yield from ((key, *path) for path in _found(part[key], keys[1:]))

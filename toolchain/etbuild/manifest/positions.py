@@ -1,4 +1,4 @@
-"""Line numbers for errors that are found after the manifest was read."""
+"""Line numbers for errors that are found after the manifest is read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import replace
 from etbuild.errors import DocumentPath, EtbuildError, Positions, Problem
 
 _DEFAULTS: dict[str | int, DocumentPath] = {"memory_planning": ("executorch", "memory_planning")}
-"""For a key of a method, the place where the manifest sets it for all methods."""
+"""For a key of a method, the place in the manifest that sets it for all methods."""
 
 
 @contextmanager
@@ -24,7 +24,7 @@ def locating(positions: Positions) -> Iterator[None]:
 def located(error: EtbuildError, positions: Positions) -> EtbuildError:
     """The error with the positions of its problems.
 
-    If a method inherits the value, the position is the place where the manifest sets it for all methods.
+    If a method inherits the value, the position is the place that sets it for all methods.
 
     Args:
         error: The error. Its paths are those of the plan, in which each method has all its values.
@@ -37,7 +37,7 @@ def _at_default(problem: Problem, positions: Positions) -> Problem:
     path = problem.path or ()
     method = path[:2]
     if path == (*method, "entry") and method[:1] == ("methods",) and path not in positions and method in positions:
-        return replace(problem, path=method)  # the name of the method is its entry
+        return replace(problem, path=method)  # the entry is the name of the method
     if path[:1] != ("methods",) or len(path) < 4 or path in positions or path[2] not in _DEFAULTS:
         return problem
     default = (*_DEFAULTS[path[2]], *path[3:])

@@ -15,43 +15,6 @@ Shapes = Any
 """Dynamic shapes, in the form of their input: None, a `Dim`, or a list or a mapping of dynamic shapes."""
 
 
-class Cache(TypedDict, total=False):
-    """Data of `plan.parts.DecoderCache`."""
-
-    max_length: int
-    kind: str
-    max_seq_length: int
-
-
-class Dense(TypedDict, total=False):
-    """Data of `plan.parts.DenseLayer`."""
-
-    in_features: int
-    out_features: int
-    bias: bool
-    activation: str
-    residual: bool
-
-
-HuggingFace = TypedDict(
-    "HuggingFace",
-    {
-        "class": str,
-        "config": Options | str,
-        "cache": Cache,
-        "max_source_length": int,
-        "pooling": str,
-        "dense": list[Dense],
-        "normalize": bool,
-        "task": str,
-        "attention": str,
-        "logits": str,
-        "generation_config": Options | str,
-    },
-    total=False,
-)
-
-
 class Checkpoint(TypedDict, total=False):
     """Data of `plan.parts.WeightsFile`."""
 
@@ -62,24 +25,17 @@ class Checkpoint(TypedDict, total=False):
     optional: list[str]
 
 
-class Adapter(TypedDict):
-    """Data of `plan.parts.AdapterFiles`."""
-
-    config: str
-    weights: str
-
-
 class Model(TypedDict, total=False):
     """Data of `plan.parts.Model`."""
 
     factory: str
-    huggingface: HuggingFace
+    huggingface: Any
     kwargs: Options
     seed: int
     modules: list[str]
     dtype: str
     weights: str | Checkpoint | list[str | Checkpoint]
-    adapters: dict[str, str | Adapter]
+    adapters: dict[str, str | Any]
 
 
 class Recipe(TypedDict, total=False):
@@ -90,25 +46,13 @@ class Recipe(TypedDict, total=False):
 
 
 class Parameter(TypedDict, total=False):
-    """Data of `plan.manifest_forms.Parameter`."""
+    """Data of `tools.reference.manifest_forms.Parameter`."""
 
     type: str
     default: object
     min: Number
     max: Number
     values: list[object]
-
-
-class Torchao(TypedDict, total=False):
-    """Data of `plan.parts.TorchaoEntry`."""
-
-    config: str
-    modules: list[str]
-    layers: list[str]
-    group_size: int | None
-    kwargs: Options
-    scales: str
-    fitting: bool
 
 
 class BackendEntry(TypedDict, total=False):
@@ -118,42 +62,8 @@ class BackendEntry(TypedDict, total=False):
     options: Options
 
 
-class Calibration(TypedDict, total=False):
-    """Data of `plan.manifest_forms.Calibration`."""
-
-    file: str
-    keys: list[str]
-    factory: str
-    kwargs: Options
-
-
-class QuantizePasses(TypedDict, total=False):
-    """Data of `plan.parts.QuantizePasses`."""
-
-    pre_prepare: list[str]
-    post_prepare: list[str]
-    pre_convert: list[str]
-    post_convert: list[str]
-
-
-class Pt2e(TypedDict, total=False):
-    """Data of `plan.parts.Pt2e`."""
-
-    quantizers: list[str | BackendEntry]
-    calibration: str | Calibration
-    qat: str
-    passes: QuantizePasses
-
-
-class Quantize(TypedDict, total=False):
-    """Data of `plan.parts.Quantize`."""
-
-    torchao: list[Torchao]
-    pt2e: Pt2e
-
-
 class ExampleInput(TypedDict, total=False):
-    """Data of `plan.manifest_forms.ExampleInput`."""
+    """Data of `tools.reference.manifest_forms.ExampleInput`."""
 
     shape: list[int]
     dtype: str
@@ -172,7 +82,7 @@ class ExampleInput(TypedDict, total=False):
 
 
 class Dim(TypedDict, total=False):
-    """Data of `plan.manifest_forms.WrittenDim`."""
+    """Data of `tools.reference.manifest_forms.WrittenDim`."""
 
     dim: str
     min: int
@@ -197,7 +107,7 @@ class Method(TypedDict, total=False):
     program: str
     entry: str
     strict: bool
-    quantize: Quantize | None
+    quantize: Any | None
     example_inputs: list[ExampleInput]
     example_kwargs: dict[str, ExampleInput]
     dynamic_shapes: list[Shapes]
@@ -208,11 +118,11 @@ class Method(TypedDict, total=False):
 
 
 class Defaults(TypedDict, total=False):
-    """Data of `plan.manifest_forms.Defaults`."""
+    """Data of `tools.reference.manifest_forms.Defaults`."""
 
     partitioners: list[str | BackendEntry] | dict[str, list[str | BackendEntry]]
     strict: bool
-    quantize: Quantize | None
+    quantize: Any | None
 
 
 class NamedData(TypedDict, total=False):
@@ -230,7 +140,7 @@ class CustomOps(TypedDict, total=False):
 
 
 class Metadata(TypedDict, total=False):
-    """Data of `plan.manifest_forms.Metadata`."""
+    """Data of `tools.reference.manifest_forms.Metadata`."""
 
     version: str
     license: str
@@ -272,7 +182,7 @@ class PropagateDevice(TypedDict, total=False):
 
 
 class Executorch(TypedDict, total=False):
-    """Data of `plan.manifest_forms.ExecutorchOptions`."""
+    """Data of `tools.reference.manifest_forms.ExecutorchOptions`."""
 
     to_out_var_pass: ToOutVarPass
     propagate_device_config: PropagateDevice
@@ -300,56 +210,8 @@ class Report(TypedDict, total=False):
     blobs: bool
 
 
-class Tolerance(TypedDict, total=False):
-    """Data of `plan.parts.Tolerance`."""
-
-    atol: Number
-    rtol: Number
-    of_largest: Number
-
-
-class CompareMethod(TypedDict, total=False):
-    """Data of `plan.parts.CompareMethod`."""
-
-    tolerance: Tolerance
-    ranges: list[list[Number] | None]
-    leave_out: str
-
-
-class Compare(TypedDict, total=False):
-    """Data of `plan.parts.Compare`."""
-
-    tolerance: Tolerance
-    leave_out: str
-    work: int
-    methods: dict[str, CompareMethod]
-
-
-class Metric(TypedDict, total=False):
-    """Data of `plan.model_tests.Metric`."""
-
-    factory: str
-    data: str
-    kwargs: Options
-    min: Number
-    max: Number
-    max_change: Number
-
-
-class TextCheck(TypedDict, total=False):
-    """Data of `plan.model_tests.TextTest`."""
-
-    file: str
-    tokens: int
-    max_perplexity: Number
-    max_perplexity_change: Number
-    max_divergence: Number
-    min_same_choices: Number
-    min_equal_tokens: int
-
-
 class Checks(TypedDict, total=False):
-    """Data of `plan.manifest_forms.Checks`."""
+    """Data of `tools.reference.manifest_forms.Checks`."""
 
     max_program_bytes: int
     max_named_data_bytes: int | dict[str, int]
@@ -359,50 +221,15 @@ class Checks(TypedDict, total=False):
     finite: bool
     deterministic: bool
     runtime: bool
-    compare: Compare
+    compare: Any
     max_error: Number | dict[str, Number]
     min_sqnr: Number | dict[str, Number]
-    metric: Metric | list[Metric]
-    text: TextCheck
-
-
-class TestsOfMethod(TypedDict, total=False):
-    """Data of `plan.manifest_forms.TestsOfMethod`."""
-
-    tolerance: Tolerance
-    random: int
-    ranges: list[list[Number] | None]
-
-
-class Call(TypedDict, total=False):
-    """Data of `plan.manifest_forms.Call`."""
-
-    method: str
-    inputs: list[ExampleInput]
-    kwargs: dict[str, ExampleInput]
-
-
-class Case(TypedDict, total=False):
-    """Data of `plan.manifest_forms.Case`."""
-
-    method: str
-    inputs: list[ExampleInput]
-    kwargs: dict[str, ExampleInput]
-    calls: list[Call]
-
-
-class Tests(TypedDict, total=False):
-    """Data of `plan.manifest_forms.Tests`."""
-
-    tolerance: Tolerance
-    random: int
-    seed: int
-    methods: dict[str, TestsOfMethod]
-    cases: dict[str, Case]
+    metric: Any | list[Any]
+    text: Any
 
 
 class Manifest(TypedDict, total=False):
-    """Data of `plan.manifest_forms.Manifest`."""
+    """Data of `tools.reference.manifest_forms.Manifest`."""
 
     schema: str
     name: str
@@ -424,7 +251,7 @@ class Manifest(TypedDict, total=False):
     executorch: Executorch
     report: Report
     checks: Checks
-    tests: Tests
+    tests: Any
 
 
 Partitioners = list[str | BackendEntry]

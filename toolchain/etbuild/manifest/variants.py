@@ -18,8 +18,8 @@ from etbuild.manifest.yaml_document import Document
 
 KEY = "variants"
 ALL = "all"
-"""The word that means the program without a variant and every variant, where a command takes the name of a variant."""
-_RESERVED = (ALL, "export", "lower", "lowered")  # the others are in the names of files that build rules make
+"""As the name of a variant in a command, this word means the program without a variant and every variant."""
+_RESERVED = (ALL, "export", "lower", "lowered")  # the others are in names of files of build rules
 _NOT_IN_VARIANTS = ("schema", "name", KEY)
 
 
@@ -29,7 +29,7 @@ class Merged:
 
     Attributes:
         variant: The name of the variant; None for the manifest without one.
-        document: The merged data, without `variants`, and where each value was written.
+        document: The merged data without `variants`, and the position of each value.
         own: The places that the variant writes. Their positions are those of the variant.
         problems: The problems of the merge.
     """
@@ -40,14 +40,14 @@ class Merged:
     problems: list[Problem] = field(default_factory=list)
 
     def writes(self, path: DocumentPath) -> bool:
-        """Whether the value at a place, or else its nearest parent, is in the variant."""
+        """Whether the variant has the value at a place, or its nearest existing parent."""
         for length in range(len(path), -1, -1):
             if path[:length] in self.document.positions:
                 return path[:length] in self.own
         return False
 
     def replaces(self, path: DocumentPath) -> bool:
-        """Whether the variant writes the value at a place itself, and not only something inside it."""
+        """Whether the variant writes the value at a place itself, and not only a part of it."""
         value: Any = self.document.data
         for key in path:
             in_list = isinstance(value, list) and isinstance(key, int) and key < len(value)
@@ -55,7 +55,7 @@ class Merged:
         return path in self.own and not isinstance(value, dict)
 
     def blamed(self, problem: Problem) -> Problem:
-        """A located problem, with the place in the variant; or, if the value is not the variant's, with its name."""
+        """A located problem, with the place in the variant, or with its name if the value is not the variant's."""
         if self.variant is None or (problem.path or ())[:1] == (KEY,):
             return problem
         if self.writes(problem.path or ()):
@@ -73,7 +73,7 @@ def check(data: dict[str, object], wanted: Sequence[str | None] = ()) -> Iterato
 
     Args:
         data: The manifest. It may break its schema.
-        wanted: The variants that somebody wants. None stands for the manifest without one.
+        wanted: The requested variants. None means the manifest without a variant.
     """
     if KEY in data:
         found = json_schema.problems("model", {KEY: data[KEY]})
@@ -111,7 +111,7 @@ def merge(document: Document, variant: str | None) -> Merged:
 def _merged(
     base: Any, patch: dict[str, object], path: DocumentPath, replaced: set[DocumentPath], problems: list[Problem]
 ) -> dict[str, object]:
-    """A mapping with another one merged over it. Adds the places that the second one replaces or removes."""
+    """A mapping with a second one merged over it. `replaced` gets the places that change."""
     if not isinstance(base, dict) or parameters.referred(base) is not None:
         replaced.add(path)
         base = {}
@@ -136,7 +136,7 @@ def _merged(
 def _moved(
     positions: dict[DocumentPath, Position], prefix: DocumentPath, replaced: set[DocumentPath]
 ) -> dict[DocumentPath, Position]:
-    """The positions of a merged manifest: those of the variant in place of those that it replaces."""
+    """The positions of a merged manifest: those of the variant replace the positions of replaced values."""
     kept = {
         path: position
         for path, position in positions.items()

@@ -7,7 +7,7 @@ from etbuild.manifest.sections import Checkpoint, Model
 
 
 def checkpoints(model: Model) -> dict[DocumentPath, Checkpoint]:
-    """The checkpoints of a model, each with its rules, by the place that names its file."""
+    """The checkpoints of a model, each with its rules, by the place of its file's name."""
     weights = model.get("weights", [])
     entries = enumerate(weights) if isinstance(weights, list) else [(None, weights)]
     found: dict[DocumentPath, Checkpoint] = {}

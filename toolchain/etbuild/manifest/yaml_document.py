@@ -1,7 +1,7 @@
 """YAML with positions: a file becomes plain JSON data, and the position of each value is known.
 
 It is stricter than YAML: keys are unique strings, numbers are finite, and values that JSON cannot hold are errors.
-Scalars follow the core schema of YAML 1.2, as editors read them. A scalar that YAML 1.1 reads differently is an error.
+Scalars follow the core schema of YAML 1.2, as editors read them. A scalar with another meaning in YAML 1.1 is an error.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from etbuild.files.value_limits import MAX_DEPTH, fits_64_bits, has_surrogate
 from etbuild.processes import handover
 
 MAX_BYTES = 1 << 20
-MAX_VALUES = 20_000  # each use of an alias counts, so this also stops a bomb of aliases
-_LONGEST_NUMBER = 400  # characters; the largest float has 309 digits if it is written out
+MAX_VALUES = 20_000  # each use of an alias counts, so this also stops aliases that expand to gigabytes
+_LONGEST_NUMBER = 400  # characters; the largest float has 309 digits
 
 
 @dataclass
@@ -34,7 +34,7 @@ class Document:
     keys: dict[DocumentPath, Position] = field(default_factory=dict)
 
     def located(self, problems: Iterable[Problem]) -> list[Problem]:
-        """The same problems with their positions: that of the key, if the key itself is wrong."""
+        """The same problems with their positions: the key's position if the key itself is wrong."""
         problems = [
             replace(each, position=self.keys.get(each.path or ())) if each.at_key else each for each in problems
         ]
@@ -47,7 +47,7 @@ def load(path: Path, name: str | None = None, begins: str | None = None) -> Docu
     Args:
         path: The file.
         name: The file's name in errors; by default `path` as given.
-        begins: How such a file begins, for the error about an empty one.
+        begins: The beginning of such a file, for the error about an empty one.
 
     Raises:
         InputError: The file cannot be read, is not UTF-8, or is not the YAML that this module accepts. The error lists
@@ -75,7 +75,7 @@ def _compose(text: str, name: str, begins: str | None) -> tuple[_Loader, yaml.No
         node = loader.get_single_node()
     except yaml.MarkedYAMLError as error:
         raise InputError([_syntax_problem(error, name)]) from None
-    except (ValueError, OverflowError):  # an escape with a number that is too large, such as "\U00110000"
+    except (ValueError, OverflowError):  # an escape with too large a number, such as "\U00110000"
         position = Position(name, loader.line + 1, loader.column + 1)
         raise InputError.at(position, "an escape is not a Unicode character") from None
     if node is None:
@@ -122,13 +122,13 @@ def _too_many(position: Position) -> InputError:
     return InputError.at(position, message, hint)
 
 
-_AMBIGUOUS = "ambiguous"  # the tag of scalars that YAML 1.1 and 1.2 read differently
+_AMBIGUOUS = "ambiguous"  # the tag of scalars that differ between YAML 1.1 and 1.2
 _TAG = "tag:yaml.org,2002:"
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads the core schema of YAML 1.2, while PyYAML reads YAML 1.1. Also recognizes `<<`, so that it can be refused.
-    Stops at a file that is too large or too deep, before it has read it to the end."""
+    """Reads the core schema of YAML 1.2; PyYAML itself reads YAML 1.1. Also recognizes `<<`, so that it can be refused.
+    Stops early if a file is too large or too deep."""
 
     def __init__(self, text: str, file: str) -> None:
         super().__init__(text)
@@ -234,13 +234,13 @@ class _Reader:
                 self.keys[(*path, key)] = position
                 data[key] = self.read(value_node, (*path, key))
                 if not isinstance(value_node, yaml.ScalarNode):
-                    self.positions[(*path, key)] = position  # the key is the best place to find a mapping or a list
+                    self.positions[(*path, key)] = position  # for a mapping or a list, the key is the best place
         return data
 
     def _check_brackets(self, node: yaml.MappingNode, path: DocumentPath) -> None:
-        """Removes numbers that YAML takes for keys without values, and says so: `{shape: 1, 3}` is no list."""
+        """Removes numbers that YAML reads as keys without values, and reports them: `{shape: 1, 3}` is no list."""
         kept: list[tuple[yaml.Node, yaml.Node]] = []
-        lists: dict[int, list[str]] = {}  # the numbers that follow a key and its value, by the place of the key
+        lists: dict[int, list[str]] = {}  # the numbers after a key and its value, by the place of the key
         for key, value in node.value:
             before = [*map(_text, kept[-1])] if kept else [""]
             if node.flow_style and _is_bare_number(key, value) and all(before):
@@ -282,8 +282,8 @@ class _Reader:
         return None
 
     def _type_of(self, node: yaml.Node) -> str:
-        """The tag that the text of a scalar has without an explicit tag, so that the two can be compared. If the scalar
-        is marked as text, or its tag is unknown, returns its own tag."""
+        """The tag that a scalar's text would have without an explicit tag, to compare the two. If the scalar is marked
+        as text, or its tag is unknown, returns its own tag."""
         if node.tag == f"{_TAG}str" or node.tag not in _TYPES:
             return str(node.tag)
         return self.loader.resolve(yaml.ScalarNode, node.value, (True, False))
@@ -326,7 +326,7 @@ def _text(node: yaml.Node) -> str:
 
 
 def _is_bare_number(key: yaml.Node, value: yaml.Node) -> bool:
-    """Whether a key is a number, and nothing stands for its value."""
+    """Whether a key is a number without a value."""
     is_number = key.tag in (f"{_TAG}int", f"{_TAG}float")
     return is_number and isinstance(value, yaml.ScalarNode) and value.value == "" and value.style is None
 

@@ -22,12 +22,12 @@ from etbuild.plan.step_plans import weights_names, weights_place
 from etbuild.surroundings.memory import give_back
 
 _PATH: DocumentPath = ("model", "weights")
-_MOST_SUGGESTIONS = 3  # an error with at most this many unknown names suggests a known name for each
+_MOST_SUGGESTIONS = 3  # up to this many unknown names, an error suggests a known name for each
 _QUANTIZED_ENDS = (
     *(".qweight", ".qzeros", ".g_idx", ".SCB", ".absmax", ".quant_map", "_packed", "_blocks"),
     *(".weight_scale", ".weight_scale_inv", ".weight_zero_point"),
 )
-"""Ends of names in checkpoints of GPTQ, AWQ, bitsandbytes, compressed-tensors, MXFP4 and others."""
+"""Endings of names in checkpoints of GPTQ, AWQ, bitsandbytes, compressed-tensors, MXFP4 and others."""
 _CASTS = ("float32", "bfloat16", "float16")  # the values of `model.dtype`
 
 
@@ -53,7 +53,7 @@ class _StoredTensor:
 
 
 class CheckpointTensors:
-    """The content of parameters and buffers in open files, whose tensors are read when they are needed."""
+    """The content of parameters and buffers in open files. Tensors are read when they are needed."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class CheckpointTensors:
             inputs: The declared inputs, which contain their files.
             facts: Facts about the module's parameters and buffers.
             cast: Whether tensors of another floating-point dtype are converted to the dtype in the module.
-            module: The module, if its code is known. Some files of plug-ins need it.
+            module: The module, if its code is known. Plug-ins need it for some files.
             packing: How the checkpoints are packed; None if they are not.
 
         Raises:
@@ -86,14 +86,14 @@ class CheckpointTensors:
         self._stored: dict[str, _StoredTensor] = {}  # in the order of the files, by name in the module
         problems = [problem for index in range(len(weights)) for problem in self._open(weights, index, inputs, module)]
         problems += self._join()
-        # One name of a tied parameter is enough, as in the files that safetensors writes.
+        # A file may have only one name of a tied parameter, as files of safetensors do.
         names = [name for name in reversed(list(self._stored)) if name in self._expected]
-        # By the first name of a parameter, the name under which the files are read.
+        # By the first name of a parameter, its name in the files.
         self._sources = {first_name(self._expected[name]): name for name in names}
         self._names: dict[str, list[str]] = {}  # all names of a parameter by its first name
         for name, entry in self._expected.items():
             self._names.setdefault(first_name(entry), []).append(name)
-        self._compared: set[str] = set()  # first names of parameters whose copies in the files were compared
+        self._compared: set[str] = set()  # first names of parameters whose copies are compared already
         problems += [*self._unmatched(weights), *_misfits(self._stored, self._expected, cast)]
         if problems:
             raise InputError(problems)
@@ -132,7 +132,7 @@ class CheckpointTensors:
                     yield Problem(message, _PATH, "keep it in one of the files")
 
     def _join(self) -> Iterator[Problem]:
-        """Finds the tensors that the files hold in other forms, in which transformers stores them."""
+        """Finds the tensors that the files hold in the forms in which transformers stores them."""
         if self._stored.keys() <= self._expected.keys():
             return
         joined: dict[str, _StoredTensor] = {}
@@ -177,13 +177,13 @@ class CheckpointTensors:
             yield Problem(message, _PATH, hint or (nearest if len(extra) <= _MOST_SUGGESTIONS else advice))
 
     def read_all(self, needed: Collection[str] | None = None) -> Iterator[tuple[list[str], torch.Tensor]]:
-        """Reads each tensor once, in the order of the files. Yields its names in the module, and the tensor.
+        """Reads each tensor once, in the order of the files. Yields the tensor with its names in the module.
 
         Args:
             needed: The names of the tensors to read; None for all.
         """
         names_to_read = None if needed is None else {*needed}
-        for first in reversed(self._sources):  # the order of the files
+        for first in reversed(self._sources):  # this gives the order of the files
             names = self._names[first]
             if names_to_read is None or not names_to_read.isdisjoint(names):
                 yield names, self._tensor(first)
@@ -207,7 +207,7 @@ class CheckpointTensors:
         content, copied_content = first.opened.content(first.name), copied.opened.content(copied.name)
         if isinstance(content, torch.Tensor) or isinstance(copied_content, torch.Tensor):
             same = equal(self._floats(content, name), self._floats(copied_content, other))
-        else:  # compared before they are converted: a program may keep them
+        else:  # compared before the conversion: a program may keep the originals
             same = equal(content.dequantized(), copied_content.dequantized())
         if not same:
             message = f"`{name}` and `{other}` are one tied parameter of the module"
@@ -216,12 +216,12 @@ class CheckpointTensors:
             raise InputError.at(_PATH, f"{message}, but they differ in {files}", hint)
 
     def _floats(self, content: torch.Tensor | PackedWeight, name: str) -> torch.Tensor:
-        """A tensor of a file in the dtype of its parameter, dequantized if it is packed."""
+        """A file's tensor in the dtype of its parameter, dequantized if it is packed."""
         tensor = content if isinstance(content, torch.Tensor) else content.dequantized()
         return _converted(tensor, self._expected[name], self._stored[name])
 
     def _content(self, stored: _StoredTensor, expected: TensorFacts) -> torch.Tensor:
-        """The content of a parameter in its dtype, dequantized if it is packed. Notes what a program keeps of it."""
+        """The content of a parameter in its dtype, dequantized if it is packed. Notes what a program keeps."""
         names = self._names[first_name(expected)]
         if self._kept is None or self._kept.kinds.keys().isdisjoint(names):
             content = stored.opened.take(stored.name)
@@ -241,8 +241,8 @@ class CheckpointTensors:
         return {name: content[name] for name in self._expected if name in content}
 
     def load_in_place(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Writes the content of a module's parameters and buffers into their memory, as `load_state_dict` does: views
-        of them then have it too. No code of the module runs.
+        """Writes the content of a module's parameters and buffers into their memory, as `load_state_dict` does: their
+        views then have it too. No code of the module runs.
 
         Args:
             tensors: The parameters and buffers by name.
@@ -261,12 +261,12 @@ class CheckpointTensors:
 
         Args:
             tensors: The parameters and buffers by name.
-            kept: Which packed weights layers keep, and what keeps them; None: all are dequantized.
+            kept: Which packed weights layers keep; None: all are dequantized.
             spill: Returns a tensor with its content in a file, if it is large.
         """
         self._kept, self._spill = kept, spill
-        for name in self._sources:  # free the old content first: each tensor is then in memory only once
-            if type(tensors[name].data) is torch.Tensor:  # the setter of `data` below refuses the others
+        for name in self._sources:  # frees the old content first, so that each tensor is in memory only once
+            if type(tensors[name].data) is torch.Tensor:  # the setter of `data` below refuses other types
                 tensors[name].data = tensors[name].data.new_empty(0)
         give_back()
         for names, tensor in self.read_all():
@@ -274,7 +274,7 @@ class CheckpointTensors:
 
 
 def _extra_states(module: torch.nn.Module, names: Collection[str], path: DocumentPath) -> Iterator[Problem]:
-    """The problems of modules whose code loads more than tensors from a checkpoint."""
+    """The problems of modules whose code loads other things than tensors from a checkpoint."""
     for name, child in module.named_modules():
         stored = f"{name}._extra_state".removeprefix(".")
         if stored in names and type(child).set_extra_state is not torch.nn.Module.set_extra_state:
@@ -301,7 +301,7 @@ def _converted(tensor: torch.Tensor, expected: TensorFacts, stored: _StoredTenso
     if dtype_name(tensor.dtype) == expected.dtype:
         return tensor
     converted = tensor.to(getattr(torch, expected.dtype))
-    # A larger dtype has at least as many bits for exponents, so it holds every number. The check would take memory.
+    # A larger dtype has at least as many exponent bits, so it can hold every number. The check would take memory.
     grows = converted.itemsize > tensor.itemsize
     if not grows and bool((converted.isinf() & ~tensor.isinf()).any()):
         largest = float(tensor[tensor.isfinite()].abs().max())
@@ -311,7 +311,7 @@ def _converted(tensor: torch.Tensor, expected: TensorFacts, stored: _StoredTenso
 
 
 def _quantized_hint(names: Collection[str], packing: Packing | None) -> str | None:
-    """A hint if names show that a library quantized the checkpoint, with several tensors for a weight; else None."""
+    """A hint if names show that a library quantized the checkpoint, with several tensors per weight; otherwise None."""
     example = next((name for name in names if name.endswith(_QUANTIZED_ENDS)), None)
     advice = "take it as it was before, and let `quantize` in the manifest quantize it"
     if packing is not None and names:
@@ -366,7 +366,7 @@ def _misfits(stored: dict[str, _StoredTensor], expected: dict[str, TensorFacts],
 def _other_dtype(
     other_dtypes: dict[str, str], stored: dict[str, _StoredTensor], expected: dict[str, TensorFacts]
 ) -> Problem:
-    """The problem of a checkpoint in another floating-point dtype than the module. The hint fixes it."""
+    """The problem of a checkpoint in another floating-point dtype than the module. The hint says how to fix it."""
     in_files = Counter(other_dtypes.values()).most_common()
     in_module = Counter(expected[name].dtype for name in other_dtypes).most_common()
     example = next(iter(other_dtypes))

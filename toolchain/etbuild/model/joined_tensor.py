@@ -1,4 +1,4 @@
-"""Reads a tensor that a checkpoint holds in parts, as transformers stores some."""
+"""Reads a tensor that a checkpoint holds in parts. transformers stores some tensors so."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from etbuild.model.tensor_files import TensorFile
 
 
 class Joined(TensorFile):
-    """A tensor of the module that a checkpoint holds in parts. It has the form of a file with this tensor only.
+    """A tensor of the module that a checkpoint holds in parts. It has the interface of a file with only this tensor.
 
     Args:
         name: The name of the tensor in the module.
         shape: Its sizes.
-        stored: Its parts, each with its file and its name there. All have one dtype, and are in files that are checked.
+        stored: Its parts, each with its file and its name there. All have the same dtype, and are in checked files.
     """
 
     def __init__(self, name: str, shape: list[int], stored: Sequence[tuple[StoredPart, TensorFile, str]]) -> None:

@@ -1,7 +1,7 @@
 """Collects tensors of methods that are not the module's own: quantized weights, and weights of exported programs.
 
 Methods may have different content under one name, because each method is quantized by itself. Equal tensors with one
-name become one tensor for all methods. A tensor that differs gets another name, since named data finds tensors by name.
+name become one tensor for all methods. A different tensor gets another name, because named data uses names.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from etbuild.model.tensor_facts import Recipe, TensorFacts, original_name
 from etbuild.model.tied_weights import memory
 
 RecipeOf = Callable[[torch.Tensor], Recipe | None]
-"""Returns the recipe by which the content of a tensor is computed later; None if the tensor has its content."""
+"""Returns the recipe to compute the content of a tensor later; None if the tensor has its content."""
 
 
 def rename_differing(programs: dict[str, ExportedProgram], recipe_of: RecipeOf = lambda _: None) -> None:
     """Renames a tensor to `NAME@METHOD` if an earlier method has a different tensor of the same name.
 
-    Tensors also differ if the methods tie them to different names: one cache of a method may be two in another method.
+    Tensors also differ if the methods tie them to different names: a cache of one method may be two in another method.
 
     Args:
         programs: The methods by name. They are changed in place.
@@ -106,7 +106,7 @@ def carried(
 
 
 def _other_names(new_name: str, name: str, module_names: Collection[str]) -> list[str]:
-    """Other names by which a pattern finds a tensor: before `rename_differing`, and that of its original parameter.
+    """Other names by which a pattern finds a tensor: the one before `rename_differing`, and the original parameter's.
 
     The original parameter is the one that the tensor was quantized from. Its name follows from the names that torchao
     and `quantize_method` give. A parameter or buffer of the module itself was not quantized.

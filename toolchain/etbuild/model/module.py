@@ -27,15 +27,15 @@ _QUANTIZED = re.compile(r"torch\.ao\.nn(\.intrinsic)?\.quantized\b")
 
 
 def create(source: ModuleSource, context: StepContext, loaded: bool = False) -> torch.nn.Module:
-    """Makes the module from its factory, or as a plug-in does. `for_inference` puts it into `eval()` mode, when
-    its weights are loaded.
+    """Makes the module with its factory or a plug-in. `for_inference` puts it into `eval()` mode after its weights are
+    loaded.
 
-    If all methods come from exported programs, there is no source, and the module is empty.
+    If all methods are from exported programs, there is no source, and the module is empty.
 
     Args:
-        source: Where the module comes from, with arguments and seed.
+        source: The origin of the module, with arguments and seed.
         context: The declared inputs of the step, which contain the factory.
-        loaded: Whether checkpoints replace the content of all parameters, so that it does not matter here.
+        loaded: Whether checkpoints replace the content of all parameters, so that the content does not matter here.
 
     Raises:
         InputError: The source is wrong, such as a configuration.
@@ -73,7 +73,7 @@ def for_inference(module: torch.nn.Module, source: ModuleSource) -> None:
     """Puts the module into `eval()` mode. Exported modules in it, such as those of PT2E, must allow that.
 
     Args:
-        module: The module that `create` made of the source.
+        module: The module that `create` made from the source.
         source: The source.
 
     Raises:
@@ -122,8 +122,8 @@ def _call_factory(source: ModuleSource, reference: str) -> torch.nn.Module:
 
 
 def _hint_for_value(value: Any, reference: str, kwargs: Mapping[str, Any]) -> str | None:
-    """A hint for a factory that returned no module: names the attributes of the value that are modules, or says that
-    the value is a class of modules. None for other values."""
+    """A hint for a factory that returned no module: names attributes of the value that are modules, or says that the
+    value is a class of modules. None for other values."""
     if isinstance(value, type):
         return (
             f"call it: the factory returns the class `{value.__name__}`" if issubclass(value, torch.nn.Module) else None
@@ -139,12 +139,12 @@ def _hint_for_value(value: Any, reference: str, kwargs: Mapping[str, Any]) -> st
 
 
 def _is_quantized_eagerly(module: torch.nn.Module) -> bool:
-    """Whether a module is quantized in eager mode. `FloatFunctional` is in the same package, and computes floats."""
+    """Whether a module is quantized in eager mode. `FloatFunctional` is in the same package, but computes floats."""
     return bool(_QUANTIZED.match(type(module).__module__)) and type(module).__name__ != "FloatFunctional"
 
 
 def _as_module(value: Any) -> Any:
-    """The module of an exported program, which checks the sizes of its inputs. Other values are returned unchanged."""
+    """The module of an exported program, which checks the sizes of its inputs. Returns other values unchanged."""
     return value.module() if isinstance(value, torch.export.ExportedProgram) else value
 
 
@@ -182,7 +182,7 @@ def normalize(module: torch.nn.Module) -> None:
         raise BuildError(problems)
     _overlaps[module] = overlapping(named_tensors(module))
     for parameter in module.parameters():
-        parameter.requires_grad_(False)  # else modules with mutable buffers cannot be lowered
+        parameter.requires_grad_(False)  # otherwise modules with mutable buffers cannot be lowered
     for tensor in [*module.parameters(), *module.buffers()]:
         tensor.data = row_major(tensor.data)
 
@@ -190,7 +190,7 @@ def normalize(module: torch.nn.Module) -> None:
 def set_methods(module: torch.nn.Module, **methods: Any) -> None:
     """Gives a module a new class with these methods, derived from its class.
 
-    A function set on the instance would not do: every copy of the module would call it with the original module.
+    A function on the instance would not work: every copy of the module would call it with the original module.
     """
     kind = type(module)
     module.__class__ = type(kind.__name__, (kind,), {**methods, "__module__": kind.__module__})
@@ -221,7 +221,7 @@ def named_tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 def weights_elsewhere(module: torch.nn.Module) -> str | None:
-    """Why a module must have its weights before it can be exported: something else holds what comes from them.
+    """Why a module must have its weights before it can be exported: something else holds values made from them.
 
     Returns:
         The reason, for people; None if there is none.
@@ -241,7 +241,7 @@ def weights_elsewhere(module: torch.nn.Module) -> str | None:
 def loading_code(module: torch.nn.Module) -> str | None:
     """Finds code of the module that runs when weights are loaded.
 
-    Such code may do anything with the weights, so that the module must be exported after the code has run.
+    Such code may do anything with the weights, so the module must be exported after the code has run.
 
     Returns:
         A description of the code for messages; None if loading only copies weights.

@@ -1,4 +1,4 @@
-"""The plug-ins that make modules, if no factory does."""
+"""The plug-ins that make modules if there is no factory."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class ModuleMaker(Protocol):
     """Makes the modules of one kind of source. A plug-in provides it as a `module_source`."""
 
     def create(self, source: ModuleSource, context: StepContext, loaded: bool) -> torch.nn.Module:
-        """Makes the module. `model.module.create` says what the arguments are, and what is raised."""
+        """Makes the module. `model.module.create` describes the arguments and errors."""
 
     def constants(self, export_plan: ExportPlan, module: torch.nn.Module, inputs: Given) -> dict[str, object]:
         """The constant methods that follow from a module, by name. The export plan has its source and the runner.
 
-        Raises InputError if the runner needs one that is not known.
+        Raises InputError if the runner needs a constant that is unknown.
         """
 
 

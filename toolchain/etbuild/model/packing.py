@@ -1,4 +1,4 @@
-"""What the driver asks of the plug-in that reads packed checkpoints, in which a weight is in several tensors."""
+"""The interface of the plug-in that reads packed checkpoints. In these, several tensors hold one weight."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ class Packing(Protocol):
         """The library or format, for messages."""
 
     def facts(self) -> dict[str, object]:
-        """The object as JSON, of which `PackedCheckpoints.packing` makes it again."""
+        """The object as JSON, for `PackedCheckpoints.packing`."""
 
     def with_weights(self, files: Mapping[str, TensorFile]) -> dict[str, TensorFile]:
         """The opened files of a checkpoint by name, with the weights of packed layers in place of their parts.
 
         Raises:
-            InputError: The form is not read.
+            InputError: The form is not supported.
         """
 
 
 class KeptWeights(Protocol):
-    """Which packed weights of a module its layers keep, so that nothing quantizes them again. Keeps them.
+    """Keeps packed weights in a module's layers, so that nothing quantizes them again.
 
     Attributes:
-        kinds: The kind of the layer of each weight that a method asks to keep, by the weight's name.
+        kinds: The kind of layer of each weight that a method asks to keep, by the weight's name.
     """
 
     kinds: Mapping[str, str]
@@ -59,7 +59,7 @@ class KeptWeights(Protocol):
 
 
 class PackedCheckpoints(Protocol):
-    """What the plug-in provides as `packed`."""
+    """The plug-in provides this as `packed`."""
 
     def packing_of(self, module: torch.nn.Module) -> Packing | None:
         """How the checkpoint of a model of transformers is packed; None if it is not."""
@@ -68,19 +68,19 @@ class PackedCheckpoints(Protocol):
         """The packing with these facts."""
 
     def keep(self, module: torch.nn.Module, kinds: Mapping[str, str], unread: Collection[str]) -> KeptWeights:
-        """Lets layers of a module keep packed weights.
+        """Makes layers of a module keep packed weights.
 
         Args:
             module: The module.
-            kinds: The kind of the layer of each weight that a method asks to keep, by the weight's name.
+            kinds: The kind of layer of each weight that a method asks to keep, by the weight's name.
             unread: The names of the weights that no method reads as floats.
         """
 
     def notes(self, module: torch.nn.Module, export_plan: ExportPlan) -> list[str]:
-        """What happens to the packed weights of a module, for users."""
+        """Notes for users: what happens to the packed weights of a module."""
 
 
 def packed_checkpoints() -> PackedCheckpoints:
-    """What reads packed checkpoints."""
+    """The plug-in that reads packed checkpoints."""
     found: PackedCheckpoints = plugins.load("tensor_file", "packed")
     return found

@@ -20,13 +20,13 @@ _ENTRY = 8  # bytes for each page in /proc/self/pagemap
 _spilled: WeakValueDictionary[int, mmap.mmap] = WeakValueDictionary()
 """The mappings that `spilled` made, by the address of their first byte. Each lives as long as its tensor."""
 _unused: WeakValueDictionary[int, mmap.mmap] = WeakValueDictionary()
-"""Those that `unused` made."""
+"""The mappings that `unused` made."""
 
 
 def unused(shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
-    """Zeros that take no memory until something writes to them. Those of PyTorch do."""
+    """Zeros that take no memory until something writes to them. PyTorch's own zeros take memory."""
     if not shape.numel():
-        return torch.empty(shape, dtype=dtype)  # a mapping has at least one byte
+        return torch.empty(shape, dtype=dtype)  # a mapping cannot be empty
     mapping = mmap.mmap(-1, shape.numel() * dtype.itemsize, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     tensor = torch.frombuffer(mapping, dtype=dtype).view(shape)
     _unused[tensor.data_ptr()] = mapping
@@ -36,12 +36,12 @@ def unused(shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
 def spilled(tensor: torch.Tensor, directory: Path | None) -> torch.Tensor:
     """The same tensor with its content in a file without a name, so that it takes no memory until something reads it.
 
-    What is written to it takes memory of this process, and does not reach the file or processes that were forked.
+    A write to it takes memory of this process, and does not reach the file or forked processes.
 
     Args:
         tensor: The tensor.
-        directory: Where the file is; None: the tensor stays in memory. It also does so if it is small or `unused`, or
-            if there is no room.
+        directory: Where the file is; None: the tensor stays in memory. It also stays there if it is small or `unused`,
+            or if there is no room.
 
     Raises:
         BuildError: The file has other content than was written.
@@ -54,7 +54,7 @@ def spilled(tensor: torch.Tensor, directory: Path | None) -> torch.Tensor:
         with tempfile.TemporaryFile(dir=directory) as file:
             file.write(content.numpy().data)
             file.flush()
-            os.fsync(file.fileno())  # otherwise what the disk cannot take would be lost later, without an error
+            os.fsync(file.fileno())  # otherwise data could be lost later without an error, if the disk is full
             same = all(
                 torch.equal(read_part(file, index * _PART, part.nbytes), part)
                 for index, part in enumerate(content.split(_PART))
@@ -70,7 +70,7 @@ def spilled(tensor: torch.Tensor, directory: Path | None) -> torch.Tensor:
 
 
 def release(tensor: torch.Tensor) -> None:
-    """Gives back the memory in which the content of a spilled tensor was read. It is read again where it is needed.
+    """Gives back the memory with the content of a spilled tensor. The content is read again when it is needed.
 
     If something has written to the tensor, it keeps its memory.
     """
@@ -80,11 +80,11 @@ def release(tensor: torch.Tensor) -> None:
 
 
 def _has_own_pages(address: int, size: int) -> bool:
-    """Whether a private mapping of a file has pages that are not the file's: something has written to them. True if the
-    system does not tell. PyTorch's counter of versions is not enough: `.data` of a parameter has another one.
+    """Whether something has written to a private mapping of a file, so that it has pages that are not the file's. True
+    if the system does not tell. PyTorch's counter of versions is not enough: `.data` of a parameter has its own.
 
     Args:
-        address: That of the mapping, where a page begins.
+        address: The mapping's address, at the beginning of a page.
         size: Its size in bytes.
     """
     pages = -(-size // mmap.PAGESIZE)

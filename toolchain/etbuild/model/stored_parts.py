@@ -1,8 +1,8 @@
-"""Finds how transformers stores the tensors of a model that have other names or shapes in its files.
+"""Finds how transformers stores those tensors of a model that have other names or shapes in files.
 
-`save_pretrained` writes many models in the form of their first release, as hubs have them: with other names, with one
-tensor for each expert where the module has one for all experts, or with one tensor for queries, keys and values where
-the module has three. `from_pretrained` converts them back.
+`save_pretrained` writes many models in the form of their first release, as on hubs: with other names, with one tensor
+for each expert instead of one for all, or with one tensor for queries, keys and values instead of three.
+`from_pretrained` converts them back.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ def parts(module: torch.nn.Module) -> dict[str, list[StoredPart]]:
 
     Returns:
         The parts by the name of the tensor in the module's state dict. If a model of transformers is a child of the
-        module, the names of the parts begin with the name of the child too. A tensor whose content in a file does not
-        consist of such parts is left out.
+        module, the names of the parts also begin with the child's name. Leaves out a tensor if its content in a file
+        does not consist of such parts.
     """
-    transformers = sys.modules.get("transformers")  # without the import there is no model of transformers
+    transformers = sys.modules.get("transformers")  # without the import, there is no model of transformers
     if transformers is None:
         return {}
     parts_by_name: dict[str, list[StoredPart]] = {}
@@ -99,8 +99,7 @@ def _is_other_form(name: str, stored: list[StoredPart], tensor: torch.Tensor) ->
 
 
 class _Views(TorchFunctionMode):  # type: ignore[misc]
-    """Lets `contiguous` return the tensor itself, so that parts of a tensor stay views of it. Notes the tensors that
-    `cat` joins."""
+    """Makes `contiguous` return the tensor itself, so that its parts stay views. Notes the tensors that `cat` joins."""
 
     def __init__(self) -> None:
         super().__init__()

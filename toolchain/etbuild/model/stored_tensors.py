@@ -1,7 +1,7 @@
 """Tensors whose content is in a file and not in memory, and files of tensors that are read one by one.
 
-The content of a mapped file counts as memory of a process after it is read, until the mapping ends. So each tensor that
-is read here has its own mapping, which ends with the tensor.
+The content of a mapped file counts as memory of a process after it is read, until the mapping ends. So each tensor read
+here has its own mapping, which ends with the tensor.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from safetensors.torch import _TYPES
 
 from etbuild.files import safetensors_header
 
-SMALL = 1 << 20  # bytes: a file or a mapping for less would cost more than it saves
+SMALL = 1 << 20  # bytes: for less, a file or a mapping costs more than it saves
 CODES = {
     **_TYPES,
     "F8_E8M0": torch.float8_e8m0fnu,
-    "F4": torch.float4_e2m1fn_x2,  # two numbers in a byte; the shape in the file counts numbers
+    "F4": torch.float4_e2m1fn_x2,  # two numbers per byte; the shape in the file counts numbers
 }
 """The dtypes by their names in safetensors files."""
 
@@ -31,7 +31,7 @@ CODES = {
 class LazyTensors(Mapping[str, torch.Tensor]):
     """Tensors by name. Each access reads a tensor."""
 
-    _entries: Mapping[str, Any]  # the facts that are needed to read a tensor, by its name
+    _entries: Mapping[str, Any]  # the facts for reading a tensor, by its name
 
     def __contains__(self, name: object) -> bool:
         return name in self._entries  # the method of `Mapping` would read the tensor
@@ -74,15 +74,15 @@ class StoredTensors(LazyTensors):
 
 
 def read_part(file: BinaryIO, offset: int, size: int) -> torch.Tensor:
-    """A part of a file as a tensor of bytes, uint8[size]. What is written to it does not reach the file."""
+    """A part of a file as a tensor of bytes, uint8[size]. Writes to it do not reach the file."""
     if size >= SMALL:
         return mapped(file, offset, size)[0]
-    # Processes that were forked share the position in the file, so it is not used.
+    # Forked processes share the position in the file, so it is not used.
     return torch.frombuffer(bytearray(os.pread(file.fileno(), size, offset)), dtype=torch.uint8)
 
 
 def mapped(file: BinaryIO, offset: int, size: int) -> tuple[torch.Tensor, mmap.mmap]:
-    """A part of a file as a tensor of bytes, uint8[size], and the mapping in which it is."""
+    """A part of a file as a tensor of bytes, uint8[size], and its mapping."""
     start = offset - offset % mmap.ALLOCATIONGRANULARITY
     access = mmap.PROT_READ | mmap.PROT_WRITE
     mapping = mmap.mmap(file.fileno(), offset - start + size, mmap.MAP_PRIVATE, access, offset=start)

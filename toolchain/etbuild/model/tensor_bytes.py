@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 FLOATING = ("float64", "float32", "bfloat16", "float16")
-"""The dtypes that `model.dtype` converts. Quantized weights may be stored as 8-bit floats, whose scale is elsewhere."""
+"""The dtypes that `model.dtype` converts. 8-bit floats may be quantized weights, with scales elsewhere."""
 
 
 class Promised(torch.Tensor):  # type: ignore[misc]
@@ -19,9 +19,9 @@ class Promised(torch.Tensor):  # type: ignore[misc]
 def row_major(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor with the strides of a new tensor of its shape. XNNPACK refuses weights in other layouts.
 
-    `contiguous()` is not enough. It keeps the strides of dimensions of size 1, which would reach the program's bytes,
-    and with which `view` refuses other dtypes. Lazy views that negate or conjugate are computed, because their memory
-    holds other numbers.
+    `contiguous()` is not enough. It keeps the strides of dimensions of size 1. These would reach the program's bytes,
+    and `view` would refuse other dtypes. Computes lazy views that negate or conjugate, because their memory holds other
+    numbers.
     """
     tensor = tensor.resolve_conj().resolve_neg()
     strides = torch.empty(tensor.shape, device="meta").stride()
@@ -49,7 +49,7 @@ def equal(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _words(tensor: torch.Tensor) -> torch.Tensor:
-    """The bytes of a tensor, as elements of eight bytes if there are whole ones: they are compared faster."""
+    """The bytes of a tensor, as elements of eight bytes if possible, which compare faster."""
     flat = flat_bytes(tensor)
     flat = flat.clone() if flat.storage_offset() % 8 else flat
     return flat if len(flat) % 8 else flat.view(torch.int64)

@@ -1,4 +1,4 @@
-"""Digests of the tensors in a weights file, which show the tensors that changed between two builds."""
+"""Digests of the tensors in a weights file. They show which tensors changed between two builds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BLOCK = 1 << 20
 
 
 def tensors_of_files(files: Mapping[str, Path]) -> dict[str, dict[str, str]]:
-    """The digests of the tensors in each weights file, by the names of file and tensor. Indexes are left out.
+    """The digests of the tensors in each weights file, by the names of file and tensor. Leaves out indexes.
 
     Args:
         files: The files, by their names in the manifest.
@@ -50,7 +50,7 @@ def tensor_digests(name: str, file: Path) -> dict[str, str]:
 
 def _safetensors_digests(file: Path, opened: BinaryIO) -> dict[str, str]:
     """The digests of the tensors in a safetensors file."""
-    with safe_open(file, "numpy"):  # it checks the header, and that the tensors follow each other and fill the file
+    with safe_open(file, "numpy"):  # checks the header, and that the tensors fill the file without gaps
         pass
     header, start = safetensors_header.read(opened)
     return {name: _digest(opened, start, entry) for name, entry in sorted(header.items())}

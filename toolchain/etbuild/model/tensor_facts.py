@@ -1,4 +1,4 @@
-"""What the steps know about the parameters and buffers of methods, without their content."""
+"""Facts about the parameters and buffers of methods for the steps, without their content."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import Any
 import torch
 
 Recipe = dict[str, Any]
-"""How the content of a tensor is computed from one of the weights files, as JSON data. `weight` is the name of that
-weight in the module. With nothing else, the tensor is the weight. `quantize.deferred` makes the others."""
+"""How the content of a tensor is computed from a weight in the weights files, as JSON data. `weight` is the name of the
+weight in the module. Without other keys, the tensor is the weight. `quantize.deferred` makes the other keys."""
 
 
 @dataclass(frozen=True)
 class StoredPart:
-    """A tensor of a file, or a slice of one, that is a tensor of the module, or a part of one.
+    """A file's tensor, or a slice of it, that is a tensor of the module or a part of one.
 
     Attributes:
         name: Its name in the file.
         shape: Its sizes.
         strides: For each dimension, the elements of the module's tensor from one index to the next.
         offset: The place of its first element in the module's tensor, which is row-major.
-        slice: If it is a slice of the file's tensor: the dimension, the index of its beginning, and the size of the
-            whole dimension. None for all of the tensor.
+        slice: For a slice of the file's tensor: the dimension, the index of the beginning, and the size of the whole
+            dimension. None for the whole tensor.
     """
 
     name: str
@@ -38,7 +38,7 @@ class StoredPart:
 
     @classmethod
     def from_facts(cls, facts: dict[str, Any]) -> StoredPart:
-        """What `facts` returned."""
+        """Makes the object from what `facts` returned."""
         piece = facts.get("slice")
         place = None if piece is None else (piece[0], piece[1], piece[2])
         return cls(facts["name"], tuple(facts["shape"]), tuple(facts["strides"]), facts["offset"], place)
@@ -52,14 +52,14 @@ class StoredPart:
         return sizes
 
     def taken_from(self, tensor: torch.Tensor) -> torch.Tensor:
-        """What it is of the file's tensor: a view."""
+        """A view of its part of the file's tensor."""
         if self.slice is None:
             return tensor
         dim, start, _ = self.slice
         return tensor.narrow(dim, start, self.shape[dim])
 
     def is_whole(self, shape: list[int]) -> bool:
-        """Whether it is all of a tensor with these sizes, and all of the file's tensor."""
+        """Whether it is the whole of a tensor with these sizes, and the whole of the file's tensor."""
         return self.slice is None and (self.shape, self.strides, self.offset) == (
             tuple(shape),
             torch.empty(shape, device="meta").stride(),
@@ -80,11 +80,11 @@ class TensorFacts:
         dtype: PyTorch's name of its dtype, such as `float32`.
         shape: Its sizes.
         parameter: Whether it is a parameter; otherwise it is a buffer.
-        same_as: The first name of the same tensor if it has several and this is another one; otherwise None.
+        same_as: If the tensor has several names and this is not the first one: the first name; otherwise None.
         in_weights: Whether its content comes from weights files; otherwise the factory made it.
         also: Other names by which a pattern finds it, such as the name of the parameter that it was quantized from.
         stored_as: The tensors of a file that hold its content, if transformers stores it in another form. If its
-            content does not come from files: the tensor that transformers does not read, where a file has it.
+            content does not come from files: the tensor that a file may have, and that transformers does not read.
         computed: How its content is computed from a weight; None if it is not.
     """
 
@@ -114,12 +114,12 @@ class TensorFacts:
 
     @classmethod
     def from_facts(cls, facts: dict[str, Any]) -> TensorFacts:
-        """What `facts` returned."""
+        """Makes the object from what `facts` returned."""
         return cls(**{**facts, "stored_as": [StoredPart.from_facts(part) for part in facts.get("stored_as", [])]})
 
 
 def first_name(entry: TensorFacts) -> str:
-    """The first name of a tensor, which all its names have in common."""
+    """The first name of a tensor. It is the same for all its names."""
     return entry.same_as or entry.name
 
 

@@ -21,13 +21,13 @@ from etbuild.inputs.checkpoints import check_content
 from etbuild.model.tensor_bytes import dtype_name
 
 _MOST_KEYS = 5
-_MAX_READ = 16 << 20  # bytes that are read of a mapped file before it is mapped again
-_MAX_REPEATED = 1 << 30  # bytes of a tensor that repeats elements: a small file may claim a tensor of any size
+_MAX_READ = 16 << 20  # after reading this many bytes, a file is mapped again
+_MAX_REPEATED = 1 << 30  # bytes of a tensor with repeated elements: a small file may claim a tensor of any size
 _MAX_DEPTH = 8  # of state dicts in state dicts: a mapping may contain itself
 _HEADER_START = 8  # bytes before the `{` of a safetensors file
 _TORCH_MAGIC = (b"PK\3\4", b"\x80")  # an archive, or a pickle
 _CODE = re.compile(r"GLOBAL ([\w.]+)")  # in a message of torch.load
-_MAX_COPIED = 1 << 16  # bytes: a view of a smaller tensor would keep too much of the file in memory
+_MAX_COPIED = 1 << 16  # bytes: a view of a smaller tensor keeps too much of the file in memory
 
 
 class PackedWeight(Protocol):
@@ -38,7 +38,7 @@ class PackedWeight(Protocol):
 
 
 class TensorFile:
-    """A file with tensors that are in memory. Subclasses read tensors later.
+    """A file whose tensors are in memory. Subclasses read tensors later.
 
     Args:
         tensors: The tensors by name.
@@ -84,8 +84,8 @@ class TensorFile:
 class _Safetensors(TensorFile):
     """A safetensors file. Its large tensors are views of the mapped file, and small ones are copies.
 
-    The part of a mapping that was read counts as memory of the process until no view of the mapping is left. So the
-    file is mapped again from time to time, and a caller can convert a checkpoint that does not fit into memory twice.
+    The part of a mapping that was read counts as memory of the process as long as a view of the mapping exists. So the
+    file is mapped again from time to time. A caller can then convert a checkpoint that does not fit into memory twice.
     """
 
     is_mapped = True
@@ -104,12 +104,12 @@ class _Safetensors(TensorFile):
         from safetensors import safe_open
 
         action = f"cannot read `{self._name}`"
-        with self._file.open("rb") as file:  # torch.save begins a file with an archive or a pickle
+        with self._file.open("rb") as file:  # a file of torch.save begins as an archive or a pickle
             is_torch_file = file.read(4) in (b"PK\3\4", b"\x80\x02\x8a\x0a")
         hint = "it is a file of torch.save: give it a name that ends in .pt" if is_torch_file else None
         with wrap_library_errors(InputError, self._path, action, hint):
             self._opened: Any = safe_open(self._file, framework="pt")
-        self._bytes_read = 0  # bytes since the file was mapped
+        self._bytes_read = 0  # bytes since the last mapping
 
     def form(self, name: str) -> tuple[str, list[int]]:
         tensor_slice = self._opened.get_slice(name)
@@ -137,11 +137,11 @@ class _Loaded(TensorFile):
         return self._tensors[name] is None
 
     def check(self, names: Iterable[str]) -> None:
-        """Checks that the entries with these names are tensors with memory for each number."""
+        """Checks that the entries with these names are tensors with memory for every number."""
         hint = "list it under `ignore` of `weights`, or save only the state dict of the module"
         states = _states(self._tensors)
         for name in names:
-            # Training code may save tensors next to the state dict, such as the state of a random number generator.
+            # Training code may save other tensors too, such as the state of a random number generator.
             hint_to_choose = (
                 f"if it is the state dict, write `weights: {{file: {self._file}, key: {self._key}{name}}}`; else "
             )
@@ -162,7 +162,7 @@ def open_checkpoint(
         module: The module, if its code is known. Some files of plug-ins need it.
 
     Raises:
-        InputError: The file cannot be read, or it is not clear which part is its state dict.
+        InputError: The file cannot be read, or it is unclear which part is its state dict.
     """
     check_content(name, file, path)
     of_plugin = next((suffix for suffix in suffixes_of_plugins() if name.endswith(suffix)), None)
@@ -220,14 +220,14 @@ def _array(name: str, file: Path, path: DocumentPath) -> torch.Tensor:
     import numpy as np
 
     with wrap_library_errors(InputError, path, f"cannot read `{name}`"):
-        array = np.load(file, mmap_mode="r", allow_pickle=False)  # a short file cannot claim a large array
+        array = np.load(file, mmap_mode="r", allow_pickle=False)  # so a short file cannot claim a large array
         return torch.from_numpy(np.ascontiguousarray(array.astype(array.dtype.newbyteorder("="))).reshape(array.shape))
 
 
 def all_tensors(name: str, file: Path, path: DocumentPath) -> dict[str, torch.Tensor]:
-    """All tensors of a torch.save file by name, also tensors of state dicts in it, as `KEY/NAME`.
+    """All tensors of a torch.save file by name. Those of state dicts in it are called `KEY/NAME`.
 
-    Tensors without memory for each number, such as sparse ones, are left out: no module can have them as weights.
+    Leaves out tensors without memory for every number, such as sparse ones: no module can have them as weights.
 
     Args:
         name: The file's name in the manifest.
@@ -265,7 +265,7 @@ def _load(name: str, file: Path, path: DocumentPath) -> Any:
 
 
 def _check_kind(name: str, file: Path, path: DocumentPath) -> None:
-    """Refuses a file that holds TorchScript, or that torch.save has not written."""
+    """Refuses a file that holds TorchScript, or that is not from torch.save."""
     with file.open("rb") as opened:
         beginning = opened.read(_HEADER_START + 1)
     if beginning[_HEADER_START:] == b"{":
@@ -285,7 +285,7 @@ def _check_kind(name: str, file: Path, path: DocumentPath) -> None:
 def _can_be_mapped(file: Path) -> bool:
     """Whether the tensors of a file can be read from a mapping of it. Raises ValueError if the file is damaged, because
     PyTorch does not verify checksums of mapped files."""
-    if not zipfile.is_zipfile(file):  # PyTorch wrote another format before 1.6
+    if not zipfile.is_zipfile(file):  # before 1.6, PyTorch wrote another format
         return False
     with zipfile.ZipFile(file) as archive:
         if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
@@ -298,12 +298,12 @@ def _can_be_mapped(file: Path) -> bool:
 
 def _state_dict(loaded: Any, name: str, path: DocumentPath, key: str | None) -> tuple[Any, str]:
     """The state dict in a checkpoint, and its key. Training code often saves other data too, such as the optimizer's
-    state. Of several state dicts, the manifest has to choose one by its key."""
+    state. If there are several state dicts, the manifest must choose one by its key."""
     if key is not None:
         return _value_at_key(loaded, name, path, key, ""), key
     key_so_far = ""
     for _ in range(_MAX_DEPTH):
-        # Training code also saves single numbers as tensors, such as the number of the epoch. They do not count.
+        # Single numbers, which training code may save as tensors, do not count: for example the number of the epoch.
         values = loaded.values() if isinstance(loaded, Mapping) else ()
         nested = _states(loaded)
         if not nested or any(isinstance(value, torch.Tensor) and value.dim() > 0 for value in values):

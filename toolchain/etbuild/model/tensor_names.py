@@ -10,7 +10,7 @@ from etbuild.plan.parts import WeightsFile
 
 
 def names_in_module(entry: WeightsFile, names: Iterable[str], path: DocumentPath) -> dict[str, str]:
-    """The names in the module of the tensors that are read, by their names in the checkpoint.
+    """For the tensors to read, the names in the module, by their names in the checkpoint.
 
     Args:
         entry: The checkpoint with its rules.
@@ -58,8 +58,8 @@ def _renamed(name: str, entry: WeightsFile, path: DocumentPath) -> str:
 
 
 def stars(name: str, pattern: str) -> list[str] | None:
-    """The texts that the `*` of a pattern stand for, each as short as possible; None if the pattern does not match."""
-    # No regular expression, which could take very long: a file may have names of any length.
+    """The texts that each `*` of a pattern matches, as short as possible; None if the pattern does not match."""
+    # A regular expression could take very long: a file may have names of any length.
     first, *literals = pattern.split("*")
     if not literals:
         return [] if name == pattern else None

@@ -17,9 +17,9 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 
 def memory(tensor: torch.Tensor) -> Hashable:
-    """The identity of a tensor, which all names of the tensor have in common.
+    """The identity of a tensor, which is the same for all its names.
 
-    Two tensors with equal content have different identities, for instance two caches that begin with zeros.
+    Tensors with equal content have different identities: for example, two caches that begin with zeros.
     """
     if not addresses(tensor):
         return id(tensor)
@@ -33,11 +33,11 @@ def overlapping(tensors: Mapping[str, torch.Tensor]) -> dict[str, set[str]]:
         tensors: The tensors by name.
 
     Returns:
-        By the name of each such tensor, the names of the tensors with which it shares memory.
+        For each such tensor by name, the names of the tensors with which it shares memory.
     """
     extents = {name: extent for name, tensor in tensors.items() if (extent := addresses(tensor))}
     overlaps: dict[str, set[str]] = {}
-    earlier: list[str] = []  # tensors that may reach beyond the beginning of the next tensor
+    earlier: list[str] = []  # tensors that may end after the next tensor begins
     for name, extent in sorted(extents.items(), key=lambda item: (item[1].start, item[1].stop)):
         earlier = [other for other in earlier if extents[other].stop > extent.start]
         for other in earlier:
@@ -60,7 +60,7 @@ def _share_elements(first: torch.Tensor, second: torch.Tensor) -> bool:
     """Whether two tensors whose address ranges overlap have an element in common. `x[::2]` and `x[1::2]` have none."""
     storage = first.untyped_storage()
     if first.dtype != second.dtype or storage.data_ptr() != second.untyped_storage().data_ptr():
-        return True  # to be safe: their elements cannot be compared by index
+        return True  # to be safe, as their elements cannot be compared by index
     first_element = min(first.storage_offset(), second.storage_offset())
     start = storage.data_ptr() + first_element * first.itemsize
     end = max(addresses(tensor).stop for tensor in (first, second))

@@ -1,4 +1,4 @@
-"""Describes the parameters and buffers of a module, and the tensors that its weights files contain."""
+"""Describes the parameters and buffers of a module, and the tensors in its weights files."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def describe(module: torch.nn.Module, weights: bool) -> list[TensorFacts]:
 
 
 def describe_state(module: torch.nn.Module) -> list[TensorFacts]:
-    """Describes the tensors that weights files must contain for `load_state_dict`, by the names of the state dict, and
-    tensors that files may contain and that are not read."""
+    """Describes the tensors that weights files must contain for `load_state_dict`, by the names of the state dict; and
+    tensors that they may contain, but that nothing reads."""
     # Entries of `get_extra_state` are not tensors, and safetensors cannot hold them.
     stored = {name: x for name, x in module.state_dict(keep_vars=True).items() if isinstance(x, torch.Tensor)}
     in_files, first = parts(module), dict[Hashable, str]()

@@ -1,4 +1,4 @@
-"""Writes files of tensors one by one."""
+"""Writes files of tensors, one tensor after the other."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Form = tuple[torch.dtype, list[int]]
 
 
 def write(file: BinaryIO, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Writes a safetensors file. A tensor that was spilled is in memory only while it is written.
+    """Writes a safetensors file. A spilled tensor is in memory only while it is written.
 
     Args:
         file: The open file.
@@ -55,16 +55,16 @@ def write_as_made(file: BinaryIO, forms: Mapping[str, Form], tensors: Iterable[t
         file.seek(offsets[name])
         file.write(flat_bytes(tensor).numpy().data)
         absent.discard(name)
-    if absent:  # its place in the file holds zeros, or is not there
+    if absent:  # the file has zeros or nothing in its place
         raise ValueError(f"`{min(absent)}` was not made")
 
 
 def _layout(forms: Mapping[str, Form]) -> tuple[bytes, dict[str, int]]:
-    """What a safetensors file begins with, and the place of each tensor, in the order of the places."""
+    """The beginning of a safetensors file, and the place of each tensor, in the order of the places."""
     entries: dict[str, object] = {}
     begins: dict[str, int] = {}
     end = 0
-    for name in sorted(forms, key=lambda name: (-forms[name][0].itemsize, name)):  # each begins at its alignment
+    for name in sorted(forms, key=lambda name: (-forms[name][0].itemsize, name)):  # aligns each
         dtype, shape = forms[name]
         begins[name], end = end, end + torch.Size(shape).numel() * dtype.itemsize
         counted = [*shape[:-1], shape[-1] * 2] if dtype == torch.float4_e2m1fn_x2 else shape

@@ -1,4 +1,4 @@
-"""Compares what a BUILD file says about a program with its plan."""
+"""Compares the statements of a BUILD file about a program with the program's plan."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ INPUTS: Mapping[str, InputAttribute] = {
 
 
 def check_expectations(plan: Plan, expected: dict[str, list[str] | None]) -> None:
-    """Compares what the build rule says about the program with what the manifest says.
+    """Compares the attributes of a build rule with the manifest.
 
     Args:
         plan: The plan.
@@ -84,12 +84,12 @@ def check_expectations(plan: Plan, expected: dict[str, list[str] | None]) -> Non
 
 
 def check_name(plan: Plan, expected: str, program_name: str | None = None, variant: str | None = None) -> None:
-    """Compares the name that a target gives the manifest with the manifest's, and checks that of the program.
+    """Compares a target's name for the manifest with the manifest's own, and checks the name of the program.
 
     Args:
         plan: The plan.
-        expected: The manifest's `name` as the target knows it, with that of the variant.
-        program_name: The name of a program that is not called like the manifest: the target has a `manifest_name`.
+        expected: The manifest's `name` in the target, with the variant's name.
+        program_name: The name of the program if it differs from the manifest's: the target then has a `manifest_name`.
         variant: The variant.
 
     Raises:
@@ -116,12 +116,11 @@ def check_inputs(plan: Plan, listed: Mapping[str, Collection[str]]) -> None:
 
     Args:
         plan: The plan.
-        listed: For each of `INPUTS`, the names of its files. A directory, whose files nobody knows yet, ends
-            with `/`.
+        listed: For each of `INPUTS`, the names of its files. A directory ends with `/`: its files are not known yet.
 
     Raises:
-        InputError: A file that a step reads is not listed, or not where that step finds it; or the target lists weights
-            that nothing reads. Each error says which attribute to change.
+        InputError: A file that a step reads is not listed, or not in an attribute for that step; or the target lists
+            weights that nothing reads. Each error says which attribute to change.
     """
     problems, meant = [], []
     for problem, name in _not_listed(plan, listed):
@@ -133,7 +132,7 @@ def check_inputs(plan: Plan, listed: Mapping[str, Collection[str]]) -> None:
 
 
 def _edit(attribute: str, value: str) -> str:
-    """What to change in a target."""
+    """The text that says what to change in a target."""
     return f"write `{attribute} = {value}` into the BUILD file (`etbuild targets` does it)"
 
 
@@ -151,8 +150,8 @@ def check_tokenizer(plan: Plan, listed: Collection[str]) -> None:
 
 
 def _not_listed(plan: Plan, listed: Mapping[str, Collection[str]]) -> Iterator[tuple[Problem, str | None]]:
-    """The files that a step reads, and that the attributes of this step do not list. Each comes with the name of what
-    the target seems to list in its place; None if there is no such file or folder."""
+    """The files that a step reads, but that the step's attributes do not list. Each has the name of the file or folder
+    that the target seems to list in its place; None if there is none."""
     named = [name for row in INPUTS.values() for name in (*row.names(plan), *weights_names(plan.model.weights))]
     for attribute, row in INPUTS.items():
         entries = [entry for place in (attribute, *row.others) for entry in listed[place]]
@@ -175,7 +174,7 @@ def _not_listed(plan: Plan, listed: Mapping[str, Collection[str]]) -> Iterator[t
 
 
 def _other_name(name: str, entries: Collection[str], attribute: str) -> tuple[str, str] | None:
-    """The name under which a target seems to list a file or folder of the manifest, and what to write."""
+    """The name under which a target seems to list a file or folder of the manifest; and what to write."""
     for entry in entries:
         start = f"/{entry.rstrip('/')}/".find(f"/{name}/")
         other = entry[: start + len(name)] if start >= 0 else entry.rstrip("/")
@@ -192,10 +191,10 @@ def _other_name(name: str, entries: Collection[str], attribute: str) -> tuple[st
 
 
 def _not_read(plan: Plan, listed: Mapping[str, Collection[str]], meant: Collection[str]) -> Iterator[Problem]:
-    """The listed weights that the manifest names nowhere: the program would not have them. `meant` are names of those
-    that another error is about."""
+    """The listed weights that the manifest does not name: the program would not have them. `meant` are names in other
+    errors."""
     of_model, of_adapters = weights_names(plan.model.weights), adapter_files(plan.lower_plan.adapters, "weights")
-    elsewhere = {**plan.export_plan.data_names, **plan.tokenizer_names}  # `_not_listed` tells where these belong
+    elsewhere = {**plan.export_plan.data_names, **plan.tokenizer_names}  # `_not_listed` says where these belong
     for key, what, read, others in (
         ("weights", "weights", of_model, of_adapters),
         ("adapters", "weights of an adapter", of_adapters, of_model),
@@ -216,7 +215,7 @@ def _not_read(plan: Plan, listed: Mapping[str, Collection[str]], meant: Collecti
 
 
 def _holds(entry: str, name: str) -> bool:
-    """Whether a listed file or directory holds what the manifest names, which may be a folder."""
+    """Whether a listed file or directory holds the file or folder that the manifest names."""
     return entry == name or entry.startswith(f"{name}/") or (entry.endswith("/") and f"{name}/".startswith(entry))
 
 

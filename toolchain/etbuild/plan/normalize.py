@@ -8,36 +8,31 @@ from collections.abc import Mapping
 from etbuild.backends import recipes
 from etbuild.files.digests import canonical_json
 from etbuild.manifest import example_inputs, plugin_sections, weights
-from etbuild.manifest.sections import Checkpoint, HuggingFace, Manifest, Method, Pt2e, Quantize, Recipe
+from etbuild.manifest.sections import Checkpoint, Manifest, Method, Recipe
 from etbuild.plan import parts
 
-TEST_CHECKS = ("max_error", "min_sqnr", "metric", "text")
-"""The checks that `etbuild test` runs. A build does not read them."""
-_SAME_AS_NOTHING = (("logits", "all"), ("pooling", "none"))
 PLAN_SCHEMA = "executorch-plan/v2"
 
 
 def normalized(manifest: Manifest) -> dict[str, object]:
-    """What the plan of a checked manifest is read from, as JSON data.
+    """The JSON data from which the plan of a checked manifest is read.
 
-    Writes the manifest's `defaults` into each method. Sorts mappings by key, so that a factory gets its `kwargs` in
-    the same order whatever order the manifest has. The classes of a plan have the other defaults.
+    Writes the manifest's `defaults` into each method. Sorts mappings by key, so that a factory gets its `kwargs` in the
+    same order, whatever the order in the manifest. The classes of a plan have the other defaults.
     """
     manifest = plugin_sections.normalized(manifest)
     model = manifest.get("model", {})
     adapters = model.get("adapters", {})
-    entry: Method = {"entry": "forward"} if "huggingface" in model else {}
     tokenizer = manifest.get("tokenizer", [])
     plan: dict[str, object] = {
         "schema": PLAN_SCHEMA,
         "name": manifest["name"],
         "model": {
             **model,
-            "huggingface": _huggingface(model["huggingface"]) if "huggingface" in model else None,
             "weights": [_checkpoint(checkpoint) for checkpoint in weights.checkpoints(model).values()],
             "modules": sorted(model.get("modules", [])),
         },
-        "methods": {name: _method(name, {**entry, **method}, manifest) for name, method in manifest["methods"].items()},
+        "methods": {name: _method(name, method, manifest) for name, method in manifest["methods"].items()},
         "recipe": _recipe(manifest),
         "constant_methods": manifest.get("constant_methods", {}),
         "named_data": {
@@ -52,7 +47,7 @@ def normalized(manifest: Manifest) -> dict[str, object]:
         ),
         "share_mutable_buffers": manifest.get("share_mutable_buffers", False),
         "report": manifest.get("report", {}),
-        "checks": {name: value for name, value in manifest.get("checks", {}).items() if name not in TEST_CHECKS},
+        "checks": manifest.get("checks", {}),
         **({"tokenizer": tokenizer if isinstance(tokenizer, list) else [tokenizer]} if tokenizer else {}),
         **{key: value for key, value in manifest.items() if key in ("metadata", "runner")},
     }
@@ -62,16 +57,6 @@ def normalized(manifest: Manifest) -> dict[str, object]:
 def _checkpoint(checkpoint: Checkpoint) -> dict[str, object]:
     """A checkpoint with sorted lists of patterns."""
     return {key: sorted(value) if isinstance(value, list) else value for key, value in checkpoint.items()}
-
-
-def _huggingface(huggingface: HuggingFace) -> dict[str, object]:
-    """The model of transformers. Leaves out what says the same as if it was not there."""
-    cache = huggingface.get("cache")
-    written = {key: value for key, value in huggingface.items() if (key, value) not in _SAME_AS_NOTHING}
-    if cache is not None:
-        same = [("kind", "static"), ("max_seq_length", cache["max_length"])]
-        written["cache"] = {key: value for key, value in cache.items() if (key, value) not in same}
-    return written
 
 
 def _sorted_operators(options: Mapping[str, object]) -> dict[str, object]:
@@ -91,7 +76,7 @@ def _method(name: str, method: Method, manifest: Manifest) -> dict[str, object]:
         "adapter": method.get("adapter"),
         **example_inputs.normalized(method),
         "strict": method.get("strict", defaults.get("strict", False)),
-        "quantize": None if "program" in method else _quantize(method.get("quantize", defaults.get("quantize"))),
+        "quantize": None if "program" in method else method.get("quantize", defaults.get("quantize")),
         "partitioners": method.get("partitioners", inherited),
         "memory_planning": {**planning, **method.get("memory_planning", {})},
         "from_recipe": _decided(name, manifest),
@@ -111,19 +96,10 @@ def _recipe(manifest: Manifest) -> dict[str, object] | None:
 
 
 def _decided(name: str, manifest: Manifest) -> list[str]:
-    """What of `recipes.DECIDES` a manifest leaves to its recipe for a method. Empty without a recipe."""
+    """The keys of `recipes.DECIDES` that the recipe decides for a method. Empty without a recipe."""
     method, defaults = manifest["methods"][name], manifest.get("defaults", {})
     if "recipe" not in manifest or "program" in method:
         return []
     by_method = defaults.get("partitioners")
     inherited = {*defaults} - ({"partitioners"} if isinstance(by_method, dict) and name not in by_method else set())
     return [key for key in recipes.DECIDES if key not in method and key not in inherited]
-
-
-def _quantize(quantize: Quantize | None) -> object:
-    return {**quantize, "pt2e": _pt2e(quantize["pt2e"])} if quantize and "pt2e" in quantize else quantize
-
-
-def _pt2e(pt2e: Pt2e) -> dict[str, object]:
-    calibration = pt2e.get("calibration", "example_inputs" if "quantizers" in pt2e else None)  # None: the recipe's
-    return {**pt2e, "calibration": {} if calibration == "example_inputs" else calibration}

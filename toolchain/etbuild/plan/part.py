@@ -25,16 +25,16 @@ Reader = Callable[[Any], Any]
 
 
 class Says:
-    """What the schema of manifests says of a type, in addition to the type: `Annotated[int, Says(minimum=1)]`.
+    """Additions to a type in the schema of manifests: `Annotated[int, Says(minimum=1)]`.
 
     Args:
         name: The name of its definition in the schema; None to write it where it is used.
-        text: Its description, which may end with examples, as those of fields do.
-        written: The type that manifests have in its place, or the name of its class; None for the type itself.
-        one: Whether a list may be written as its only entry.
+        text: Its description. It may end with examples, as for fields.
+        written: The type in manifests, or the name of its class, if it is another one; otherwise None.
+        one: Whether a list with one entry may be written as the entry.
         plan: The schema of its JSON in a plan; None for the one that follows from the type.
-        keywords: Keywords of the schema; `...` for one that it does not have, such as `default`. Names that plug-ins
-            provide in a `group` are values besides those of the `enum`.
+        keywords: Keywords of the schema; `...` for one to leave out, such as `default`. Names that plug-ins provide in
+            a `group` are values besides those of the `enum`.
     """
 
     def __init__(
@@ -55,8 +55,8 @@ class PluginKeys:
     """Reads a section that a plug-in describes: `Annotated[Part, PluginKeys("model.huggingface")]`.
 
     Args:
-        place: The place of the section. In the group `manifest_keys` a plug-in provides a subclass of `Part` for it: it
-            is read, and becomes a part of the schemas, as if the field had this type.
+        place: The place of the section. In the group `manifest_keys`, a plug-in provides a subclass of `Part` for it.
+            The field is read, and is in the schemas, as if it had this type.
     """
 
     def __init__(self, place: str) -> None:
@@ -68,17 +68,17 @@ class PluginKeys:
         found: type[Part] = plugins.load("manifest_keys", self.place)
         return found
 
-    def __call__(self, document: Any) -> Part:
-        """Reads the section from its JSON."""
-        return self.kind.from_json(document)
+    def __call__(self, document: Any) -> Part | None:
+        """Reads the section from its JSON; None if it is not there."""
+        return None if document is None else self.kind.from_json(document)
 
 
 PLAN_ONLY = Says()
-"""Says of a field that manifests do not have it."""
+"""Marks a field that manifests do not have."""
 NULLABLE = Says()
-"""Says of a type with None that manifests may write `null`. Elsewhere, None says that a key is missing."""
+"""Marks a type with None that is `null` in manifests. Elsewhere, None means a missing key."""
 DRIVER_ONLY = Says()
-"""Says of a field that only the driver writes into a manifest, when it completes one."""
+"""Marks a field that only the driver writes into a manifest, to complete it."""
 
 
 @dataclass_transform(frozen_default=True)
@@ -86,43 +86,42 @@ class Part:
     """A plan or a part of one. It is immutable, and equal to another part of its class with equal fields.
 
     A subclass annotates its fields, and type checkers treat it as a frozen dataclass. It is not a real dataclass,
-    because `dataclass` compiles six methods for each class. For the 34 classes of plans this takes 15 ms, each time a
-    command reads a plan.
+    because `dataclass` compiles six methods for each class. For the 34 classes of plans, this takes 15 ms each time
+    that a command reads a plan.
 
-    As JSON, a part is an object with a key for each field, unless its class says otherwise. The type of a field says
-    how its JSON is read: lists become tuples, and objects parts. `Annotated` names a function for another type.
+    In JSON, a part is an object with a key for each field, unless its class differs. The type of a field decides how
+    its JSON is read: lists become tuples, and objects become parts. `Annotated` names a function for other types.
 
-    The classes are also the description of manifests: `make reference` writes from them the schemas of manifests and
-    of plans, and the types of a manifest's data (`manifest.sections`). The first paragraph of a docstring describes a
-    section, and `Attributes` its keys. A description may end with examples: "For example `1`, `[2, 3]`."
+    The classes also describe manifests: `make reference` writes the schemas of manifests and plans from them, and the
+    types of a manifest's data (`manifest.sections`). The first paragraph of a docstring describes a section, and
+    `Attributes` its keys. A description may end with examples: "For example `1`, `[2, 3]`."
 
     Args of a subclass:
-        section: The name of its type in `manifest.sections`; by default that of the class.
+        section: The name of its type in `manifest.sections`; by default the name of the class.
         definition: The name of its definition in the schema of manifests; None to write it where it is used.
-        short: The field that stands for all of it, if manifests may write a text in place of an object.
-        also: The type of that text, or of another one that stands for the object.
+        short: The field that a text in a manifest sets, if manifests may write a text in place of the object.
+        also: The type of that text, or of another value in place of the object.
         needs: The keys that a manifest must have; by default the fields without a default.
-        is_open: Why a manifest may have other keys too; None if it may not.
+        is_open: Why a manifest may also have other keys; None if it may not.
         keywords: Keywords of its schema.
     """
 
     _FIELDS: ClassVar[tuple[str, ...]] = ()
     _DEFAULTS: ClassVar[Mapping[str, Any]] = {}
     _LEFT_OUT: ClassVar[tuple[str, ...]] = ()
-    """Fields that JSON leaves out while they have their default, so that manifests that do not use them keep their
-    key."""
+    """Fields that JSON leaves out if they have their default, so that manifests without them keep their key."""
     _KEYS: ClassVar[Mapping[str, str]] = {}
-    """The keys of JSON that are not the names of their fields, which Python reserves."""
+    """The keys of JSON that differ from the names of their fields, because Python reserves the key."""
     _EITHER: ClassVar[tuple[str, ...]] = ()
-    """Fields that JSON may leave out in favour of another one."""
+    """Fields that JSON may leave out if it has another one."""
     _PLAN: ClassVar[Mapping[str, Any]] = {}
-    """More keywords of its schema in plans. With `type`, they are all of it."""
+    """More keywords of its schema in plans. With `type`, they are the whole schema."""
     _SHORT: ClassVar[str | None] = None
     _MANIFEST: ClassVar[Mapping[str, Any]] = {}
     """The arguments of the class itself."""
 
     def __init_subclass__(cls, kw_only: bool = False, short: str | None = None, **manifest: Any) -> None:
-        del kw_only  # it is for type checkers
+        del kw_only  # for type checkers
         cls._SHORT, cls._MANIFEST = short or cls._SHORT, manifest
         own = [name for name, kind in inspect.get_annotations(cls).items() if not kind.startswith("ClassVar")]
         cls._FIELDS = tuple(dict.fromkeys([*cls._FIELDS, *own]))
@@ -134,7 +133,7 @@ class Part:
         if len(given) < len(values) or given.keys() & named.keys() or self.__dict__.keys() != set(self._FIELDS):
             raise TypeError(f"{type(self).__name__} takes {', '.join(self._FIELDS)}, each once")
 
-    if not TYPE_CHECKING:  # with this method, type checkers would allow setting any attribute
+    if not TYPE_CHECKING:  # type checkers would then allow setting any attribute
 
         def __setattr__(self, name: str, value: Any) -> None:
             raise AttributeError(f"{type(self).__name__} is immutable: use `replace`")
@@ -161,12 +160,12 @@ class Part:
         return dict(zip(self._FIELDS, self._values(), strict=True))
 
     def as_part(self, kind: type[P], **others: Any) -> P:
-        """The part of this class that has the same values, of which this one may have more; `others` replace some."""
+        """A part of this class with the same values. The original may have more values; `others` replace some."""
         return kind(**{name: self.__dict__[name] for name in kind._FIELDS if name not in others}, **others)
 
     @classmethod
     def from_json(cls, document: Any) -> Self:
-        """Makes a part from its JSON. A field that is missing has its default.
+        """Makes a part from its JSON. A missing field has its default.
 
         Args:
             document: An object, unless the class says otherwise. It fits the schema of plans.
@@ -212,13 +211,12 @@ def _json(value: Any) -> Any:
 
 @functools.cache
 def _kinds(cls: type) -> dict[str, Any]:
-    """The types of the fields that a class itself has."""
+    """The types of a class's own fields."""
     return inspect.get_annotations(cls, eval_str=True)
 
 
 def _reader(kind: Any) -> Reader:
-    """The function that makes a value of a type from its JSON. It leaves plain values, and those of several types, as
-    they are."""
+    """The function that makes a value of a type from its JSON. It keeps plain values, and values of several types."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is Annotated:
         own = [each for each in arguments[1:] if not isinstance(each, Says)]

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 from etbuild import backends
 from etbuild.backends import recipes
 from etbuild.errors import DocumentPath
-from etbuild.torchao_configs import TORCHAO_CONFIGS
-
-if TYPE_CHECKING:
-    from etbuild.manifest import sections
 from etbuild.plan import kinds
 from etbuild.plan.kinds import Names, Options
-from etbuild.plan.part import NULLABLE, PLAN_ONLY, Part, Says
+from etbuild.plan.part import PLAN_ONLY, Part, PluginKeys, Says
 
 
 class FactoryCall(Part):
@@ -219,344 +215,71 @@ Partitioner = Annotated[BackendEntry, Says("partitioner")]
 Partitioners = Annotated[tuple[Partitioner, ...], Says("partitioners")]
 
 
-class TorchaoEntry(Part, section="Torchao", definition="torchao"):
-    """One of torchao's configurations, and the layers that it applies to. For example `{config: "8da4w", group_size:
-    64, modules: ["layers.*"]}`.
-
-    Attributes:
-        config: `8da4w` and `8da8w`: weights of 4 or 8 bits, activations quantized to 8 bits at run time. `int4` and
-            `int8`: only weights. `packed`: the integers of a packed checkpoint, where the layer can hold them; other
-            layers go to later entries. Or a `module:callable` in the declared sources that returns a configuration of
-            torchao. For example `"8da4w"`, `"quantization:config"`.
-        group_size: The number of weights in a row that share a scale; `null`: the whole row. Default: 32 for 4 bits,
-            the whole row for 8. For example `64`, `null`.
-        scales: How torchao finds the scales: `affine` from the largest weight, or `hqq_scale_only`, which searches for
-            those with the smallest error. By default torchao's choice. For example `hqq_scale_only`.
-        fitting: Whether layers whose rows are not a multiple of `group_size` are left to later entries. Otherwise they
-            are an error. For example `true`.
-        kwargs: Keyword arguments of the callable that `config` names. For example `{bits: 4}`.
-        modules: Patterns for the names of the model's layers, as in `named_data`. For example `["layers.*"]`.
-        layers: The kinds of layers that are quantized. Embeddings take `int4` and `int8`. For example `[embedding]`.
-    """
-
-    _LEFT_OUT = ("scales", "fitting")
-    _EITHER = ("group_size", "kwargs")  # JSON has one of them
-
-    config: str
-    modules: kinds.Patterns = ("*",)
-    layers: Annotated[tuple[Literal["linear", "embedding"], ...], Says(minItems=1, uniqueItems=True)] = ("linear",)
-    group_size: Annotated[kinds.LayerSize | None, NULLABLE] = None
-    kwargs: Annotated[Options, Says(default=...)] = {}
-    scales: Literal["affine", "hqq_scale_only"] | None = None
-    fitting: bool = False
+class Quantize(Protocol):
+    """How a plug-in quantizes a method: the section `quantize`, which says more than the core asks."""
 
     @property
-    def from_code(self) -> bool:
-        """Whether a callable returns the configuration."""
-        return ":" in self.config
+    def after_export(self) -> bool:
+        """Whether the graph of the exported method is quantized."""
+
+    @property
+    def trains(self) -> bool:
+        """Whether the method is trained to find the scales."""
 
     @property
     def keeps(self) -> bool:
-        """Whether layers keep the integers of a packed checkpoint, which later entries do not quantize again."""
-        return self.config == "packed"
+        """Whether layers keep the integers of a packed checkpoint."""
 
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> TorchaoEntry:
-        """Reads the object. A named configuration has no `kwargs`; one from a callable has no `group_size`."""
-        return super().from_json({"group_size": TORCHAO_CONFIGS.get(document["config"]), **document})
+    @property
+    def needs_content(self) -> bool:
+        """Whether it looks at more than one weight at a time, so that the export must know their content."""
 
-    def to_json(self) -> Any:
-        """The object with either `kwargs` or `group_size`."""
-        content = super().to_json()
-        del content["group_size" if self.from_code else "kwargs"]
-        return content
-
-
-class BatchesFile(Part):
-    """Calibration batches from a declared file.
-
-    Attributes:
-        file: The name of the file.
-        keys: For each input, the name of its tensor in the file; None if the file has one tensor for the only input.
-    """
-
-    _LEFT_OUT = ("keys",)
-
-    file: str
-    keys: Names | None = None
-
-
-class OwnInputs(Part):
-    """Calibration on the example inputs."""
-
-
-def read_calibration(document: Mapping[str, Any]) -> Calibration:
-    """Reads what a method is calibrated on from its JSON."""
-    if "file" in document:
-        return BatchesFile.from_json(document)
-    return FactoryCall.from_json(document) if "factory" in document else OwnInputs.from_json(document)
-
-
-Calibration = Annotated[
-    FactoryCall | BatchesFile | OwnInputs,
-    read_calibration,
-    Says(written="WrittenCalibration"),
-]
-
-
-class QuantizePasses(Part):
-    """Passes over a method, by the point of its quantization at which they run, in order."""
-
-    pre_prepare: kinds.Callables = ()
-    post_prepare: kinds.Callables = ()
-    pre_convert: kinds.Callables = ()
-    post_convert: kinds.Callables = ()
-
-    def of_hooks(self) -> dict[str, Names]:
-        """The callables of each point."""
-        return {hook: getattr(self, hook) for hook in self._FIELDS}
-
-
-QUANTIZE_HOOKS = QuantizePasses._FIELDS
-
-
-class Pt2e(Part, definition="pt2e"):
-    """PyTorch 2 Export quantization: quantizers select the operators, and calibration or training finds the scales. For
-    example `{quantizers: [{backend: xnnpack, options: {per_channel: true}}], calibration: {factory:
-    "calibration:batches"}}`.
-
-    Attributes:
-        quantizers: Quantizers of backends, by name or with options, in the order in which they select operators. Each
-            backend has its own schema for the options. Required unless a `recipe` has quantizers. For example
-            `[xnnpack]`, `[{backend: xnnpack, options: {per_channel: true}}]`.
-        calibration: The inputs that the method runs on to find the ranges of its activations: `example_inputs`, or
-            batches from a declared file or a factory. Required unless the scales come from `qat`, from a `recipe`, or
-            (with the option `dynamic`) are found at run time. For example `example_inputs`, `{file:
-            calibration.safetensors, keys: [image]}`.
-        qat: A callable in the declared sources for quantization-aware training. It receives the prepared
-            torch.fx.GraphModule. For example `"training:fit"`.
-        passes: Callables in the declared sources that take the method's torch.fx.GraphModule and return one, by the
-            point at which they are called. For example `{post_convert: ["passes:fold"]}`.
-    """
-
-    quantizers: Annotated[tuple[Partitioner, ...], Says(minItems=1, default=...)] = ()
-    calibration: Calibration | None = None
-    qat: kinds.CallableName | None = None
-    passes: QuantizePasses = QuantizePasses()
+    @property
+    def quantizers(self) -> Mapping[DocumentPath, BackendEntry]:
+        """The quantizers of backends, by their place in the section."""
 
     @property
     def callables(self) -> Iterator[str]:
         """Every `module:callable` in it."""
-        for entry in self.quantizers:
-            yield from entry.quantizer_callables
-        for names in self.passes.of_hooks().values():
-            yield from names
-        if self.qat is not None:
-            yield self.qat
-        if isinstance(self.calibration, FactoryCall):
-            yield self.calibration.factory
-
-
-class Quantize(Part, minProperties=1):
-    """How a method is quantized: by torchao before its export, and by PT2E after it (None if PT2E is not used).
-
-    Attributes:
-        torchao: Layers whose weights torchao's `quantize_` replaces before the method is exported. If several entries
-            match a layer, the first one applies. For example `[{config: "8da4w", modules: ["layers.*"]}]`.
-    """
-
-    torchao: Annotated[tuple[TorchaoEntry, ...], Says(minItems=1, default=...)] = ()
-    pt2e: Pt2e | None = None
 
     @property
-    def callables(self) -> Iterator[str]:
-        """Every `module:callable` in it."""
-        yield from (entry.config for entry in self.torchao if entry.from_code)
-        if self.pt2e is not None:
-            yield from self.pt2e.callables
+    def data_names(self) -> Mapping[str, DocumentPath]:
+        """The declared inputs that it names, with their place in the section."""
 
 
-Quantization = Annotated[Quantize | None, Says("quantize", default=None)]
+Quantization = Annotated[Annotated[Quantize, PluginKeys("quantize")] | None, Says("quantize", default=None)]
 
 
-class DecoderCache(Part, section="Cache"):
-    """A key-value cache. A plan leaves out what says the same as if it was not there.
-
-    Attributes:
-        max_length: The number of tokens that the cache holds. For example `128`.
-        max_seq_length: The largest number of tokens in one call. A runner cuts a longer prompt into several calls, and
-            memory is planned for this number. By default `max_length`; for a decoder with an encoder 1, as ExecuTorch's
-            runner needs. For example `64`.
-        kind: What holds the keys and values. `static`: transformers' cache, for every backend. `custom`: ExecuTorch's
-            cache, which its operators update and read in place on CPUs. `ring`: the same, but a layer with a sliding
-            window holds only the window and the tokens of one call. `quantized`: 8 bits for each value, with a scale
-            for each token and head. For example `custom`.
-    """
-
-    _LEFT_OUT = ("kind", "max_seq_length")
-
-    max_length: kinds.Size
-    kind: Annotated[Literal["static", "custom", "ring", "quantized"], Says(default="static")] | None = None
-    max_seq_length: kinds.Size | None = None
+class HuggingFace(Protocol):
+    """A model of Hugging Face: the section `model.huggingface` of a plug-in, which says more than the core asks."""
 
     @property
-    def longest_call(self) -> int:
-        """The largest number of tokens in one call."""
-        return self.max_length if self.max_seq_length is None else self.max_seq_length
-
-
-class ConfigFile(Part, definition="configuration", needs=(), is_open="the class of the configuration knows the keys"):
-    """Keys of the model's configuration class, or `file` and `set`.
-
-    Attributes:
-        file: The name of a declared input that holds the configuration. For example `config.json`.
-        set: Goes with `file`: values that replace those of the file. A dot in a key leads into a nested configuration.
-            For example `{num_hidden_layers: 2, text_config.vocab_size: 256}`.
-    """
-
-    _LEFT_OUT = ("set",)
-
-    file: kinds.InputName
-    set: Options = {}
-
-
-def _read_config(document: str | Options) -> ConfigFile | Options:
-    if isinstance(document, str):
-        return ConfigFile(document)
-    return ConfigFile.from_json(document) if "file" in document else document
-
-
-Config = Annotated[
-    ConfigFile | Options,
-    _read_config,
-    Says(
-        written=ConfigFile | kinds.InputName,
-        plan={
-            "type": ["string", "object"],
-            "if": {"type": "object", "required": ["file"]},
-            "then": {"$ref": "#/$defs/configFile"},
-        },
-    ),
-]
-
-
-class DenseLayer(Part, section="Dense"):
-    """One layer. For example `{in_features: 768, out_features: 3072, bias: false}`.
-
-    Attributes:
-        in_features: The size of its input. For example `768`.
-        out_features: The size of its output. For example `3072`.
-        bias: Whether it has a bias. For example `false`.
-        activation: The class of `torch.nn` that is applied to its output. For example `Tanh`.
-        residual: Whether its input is added to the output: through another linear layer if their sizes differ. For
-            example `true`.
-    """
-
-    in_features: kinds.LayerSize
-    out_features: kinds.LayerSize
-    bias: bool = True
-    activation: kinds.Identifier = "Identity"
-    residual: bool = False
-
-
-class HuggingFace(Part, needs=()):
-    """A model of Hugging Face's transformers. In a plan, a configuration without changed keys is the name of its file.
-
-    Attributes:
-        task: What the model is for. A task makes `class`, `methods` and inputs optional. These write text, need a
-            `cache`, and return the scores that `logits` says, by default `last`: `text-generation`: a decoder. Without
-            `methods`, there is one method `forward` of dynamic length; a method without inputs takes up to
-            `cache.max_seq_length` tokens, or one if it is called `decode`. `seq2seq`: an encoder and a decoder of text,
-            such as T5, with the methods `encoder` and `text_decoder`. `speech-to-text`: the same with an encoder of
-            speech, such as Whisper. `image-text-to-text`: images and text, such as LLaVA, with the methods
-            `vision_encoder`, `token_embedding` and `text_decoder`. The others have one method `forward`, and no cache.
-            `feature-extraction`: takes tokens and returns their features, or those of the text that `pooling` says.
-            `text-classification`, `token-classification` and `image-classification`: take tokens or an image, and
-            return the scores of labels before the softmax; the constant method `get_labels` has the names of the
-            labels, as a JSON array. `object-detection`: takes an image, and returns such scores of each box, and the
-            boxes. `automatic-speech-recognition`: takes a sound, and returns the scores of each frame for a CTC such as
-            that of wav2vec 2.0; for Whisper and Moonshine there is `speech-to-text`. For example `text-generation`.
-        model_class: The class of the model. Required without a `task`, which chooses an Auto class. An Auto class
-            selects the model by the configuration's `model_type`. For example `LlamaForCausalLM`,
-            `AutoModelForCausalLM`.
-        config: The configuration: keys, the name of a file, or a file with `set`. Keys are those of the model's
-            configuration class. A file is a declared input, such as the config.json that `save_pretrained` writes.
-            `{file: config.json, set: {KEY: VALUE}}` changes single keys of a file. For example `{hidden_size: 64,
-            num_hidden_layers: 2}`, `config.json`, `{file: config.json, set: {num_hidden_layers: 2}}`.
-        generation_config: Settings for generating text, which a `runner` reads the ids of tokens from: keys of
-            transformers' GenerationConfig, or the name of a declared input that holds them, such as the
-            generation_config.json that `save_pretrained` writes. For example `{eos_token_id: [1, 2]}`,
-            `generation_config.json`.
-        attention: How attention is computed: `eager` or `sdpa`, as in transformers, or `custom_sdpa` with ExecuTorch's
-            operators for CPUs. By default, a cache decides: `custom_sdpa` for the kinds `custom`, `ring` and
-            `quantized`, and otherwise what transformers chooses. For example `custom_sdpa`.
-        logits: Which scores a decoder with a cache returns: those of `all` tokens, [1, seq, vocabulary], or of the
-            `last` one, [1, vocabulary]. By default `all`, and `last` with a `task`. For example `last`.
-        max_source_length: The largest number of tokens that a task with an encoder of text takes in one call, such as
-            `seq2seq` and `feature-extraction`. Memory is planned for this number. For an encoder of sound whose
-            configuration does not say it, the length of the sound in each call: samples, or frames of features. For
-            example `512`.
-        pooling: What `task: feature-extraction` returns: the `mean` of the features of all tokens, those of the first
-            token (`cls`) or of the `last` one, [1, hidden]; with `none` those of every token, [1, seq, hidden]. For
-            example `mean`.
-        dense: Layers of `task: feature-extraction` that follow the pooling, each on the output of the one before: the
-            `Dense` modules of sentence-transformers. Their parameters are called `dense.0.linear.weight` and so on. For
-            example `[{in_features: 768, out_features: 256, activation: Tanh}]`.
-        normalize: Whether `task: feature-extraction` divides features by their length (L2), so that the product of two
-            is their cosine. For example `true`.
-        cache: Gives a decoder a key-value cache in mutable buffers. `forward` then takes (input_ids, cache_position),
-            int64 [1, seq] and int64 [1]: the tokens, and the position of the first token. It returns the scores that
-            `logits` says. Without a cache, a decoder reads all tokens in each call. For example `{max_length: 128}`,
-            `{max_length: 2048, max_seq_length: 128, kind: custom}`.
-    """
-
-    _KEYS = {"model_class": "class"}
-    _LEFT_OUT = (
-        *("max_source_length", "pooling", "dense", "normalize", "task", "attention", "logits", "generation_config"),
-    )
-
-    model_class: kinds.Identifier
-    config: Config = {}
-    cache: DecoderCache | None = None
-    max_source_length: kinds.Size | None = None
-    pooling: Annotated[Literal["mean", "cls", "last", "none"], Says(default="none")] | None = None
-    dense: tuple[DenseLayer, ...] = ()
-    normalize: bool = False
-    task: (
-        Annotated[
-            Literal[
-                "text-generation",
-                "seq2seq",
-                "speech-to-text",
-                "image-text-to-text",
-                "feature-extraction",
-                "text-classification",
-                "token-classification",
-                "image-classification",
-                "object-detection",
-                "automatic-speech-recognition",
-            ],
-            Says(group="task"),
-        ]
-        | None
-    ) = None
-    attention: Literal["eager", "sdpa", "custom_sdpa"] | None = None
-    logits: Literal["all", "last"] | None = None
-    generation_config: Options | kinds.InputName | None = None
-
-    def to_json(self) -> dict[str, object]:
-        """A configuration without changed keys is the name of its file."""
-        content: dict[str, object] = super().to_json()
-        if isinstance(self.config, ConfigFile) and not self.config.set:
-            content["config"] = self.config.file
-        return content
+    def task(self) -> str | None:
+        """What the model is for, by its name in the group `task` of plug-ins."""
 
     @property
-    def data_names(self) -> dict[str, DocumentPath]:
+    def data_names(self) -> Mapping[str, DocumentPath]:
         """The declared files that hold its settings, each with its place in the manifest."""
-        config = self.config.file if isinstance(self.config, ConfigFile) else None
-        files = {"config": config, "generation_config": self.generation_config}
-        return {name: ("model", "huggingface", key) for key, name in files.items() if isinstance(name, str)}
+
+    @property
+    def export_hint(self) -> str:
+        """What to do if torch.export refuses the code of the model."""
+
+    @property
+    def shapes_hint(self) -> str | None:
+        """What to do if torch.export refuses the shapes of a method; None if the manifest has them."""
+
+
+class Adapter(Protocol):
+    """The names of the files of an adapter: an entry of `model.adapters` of a plug-in."""
+
+    @property
+    def config(self) -> str:
+        """The file with the configuration."""
+
+    @property
+    def weights(self) -> str:
+        """The file with the weights."""
 
 
 class ModuleSource(Part):
@@ -586,7 +309,7 @@ class ModuleSource(Part):
     _LEFT_OUT: ClassVar[tuple[str, ...]] = ("dtype",)
 
     factory: kinds.CallableName | None = None
-    huggingface: HuggingFace | None = None
+    huggingface: Annotated[HuggingFace, PluginKeys("model.huggingface")] | None = None
     kwargs: Options = {}
     seed: kinds.Count = 0
     modules: kinds.ModuleNames = ()
@@ -639,19 +362,6 @@ Weights = Annotated[
 ]
 
 
-class AdapterFiles(Part, section="Adapter", definition="adapter", also=kinds.InputName):
-    """The files of a LoRA adapter. For example `{config: math/adapter_config.json, weights: math/adapter_model.bin}`.
-
-    Attributes:
-        config: The name of the declared input with PEFT's configuration. For example `math/adapter_config.json`.
-        weights: The name of the declared input with the weights: a .safetensors file, or a .pt, .pth, .bin or .ckpt
-            file of torch.save. Only the last step of a build reads them. For example `math/adapter_model.safetensors`.
-    """
-
-    config: kinds.InputName
-    weights: kinds.InputName
-
-
 _FOLDER = (
     "A folder with adapter_config.json and adapter_model.safetensors, as PEFT's `save_pretrained` writes it, or a "
     "mapping with the names of both files. For example `adapters/math`."
@@ -679,7 +389,7 @@ class Model(ModuleSource):
     _LEFT_OUT = (*ModuleSource._LEFT_OUT, "adapters")
 
     weights: Weights = ()
-    adapters: dict[kinds.Identifier, Annotated[AdapterFiles, Says(text=_FOLDER)]] = {}
+    adapters: dict[kinds.Identifier, Annotated[Adapter, PluginKeys("model.adapters"), Says(text=_FOLDER)]] = {}
 
 
 class RecipeCall(Part, section="Recipe", short="name", also=str):
@@ -969,9 +679,9 @@ class ExportMethod(Part):
     adapter: kinds.Identifier | None = None
 
     @property
-    def pt2e(self) -> Pt2e | None:
-        """How the manifest quantizes it after its export; None if the manifest does not."""
-        return self.quantize.pt2e if self.quantize is not None else None
+    def quantized_after_export(self) -> bool:
+        """Whether the manifest says how its graph is quantized after the export."""
+        return self.quantize is not None and self.quantize.after_export
 
     @property
     def carries_content(self) -> bool:
@@ -982,10 +692,9 @@ class ExportMethod(Part):
     @property
     def defers_quantization(self) -> bool:
         """Whether what quantizes it looks at nothing but one weight at a time, so that the export need not know it."""
-        quantize = self.quantize
-        if quantize is None or self.program is not None or "quantize" in self.from_recipe or quantize.pt2e is not None:
+        if self.quantize is None or self.program is not None or "quantize" in self.from_recipe:
             return False
-        return not any(entry.from_code or entry.keeps for entry in quantize.torchao)
+        return not self.quantize.needs_content
 
     def leaves(self, path: DocumentPath) -> Iterator[tuple[Leaf, DocumentPath]]:
         """Every tensor and plain value of the inputs, with its place below `path`."""
@@ -999,8 +708,8 @@ class ExportMethod(Part):
         that the export of every method reads."""
         if self.program is not None:
             yield self.program, (*path, "program")
-        if self.pt2e is not None and isinstance(self.pt2e.calibration, BatchesFile):
-            yield self.pt2e.calibration.file, (*path, "quantize", "pt2e", "calibration", "file")
+        for name, place in self.quantize.data_names.items() if self.quantize is not None else ():
+            yield name, (*path, "quantize", *place)
         for example, place in self.leaves(path):
             if isinstance(example, FileExample):
                 yield example.file, (*place, "file")
@@ -1052,77 +761,3 @@ class Method(ExportMethod, definition="method", needs=()):
     def of_lowering(self) -> LowerMethod:
         """What its lowering depends on."""
         return LowerMethod(self.partitioners, "partitioners" in self.from_recipe)
-
-
-class Tolerance(Part, definition="tolerance", needs=(), minProperties=1):
-    """How far an element may be from what the model computes in eager PyTorch (for a quantized method, from its
-    quantized graph): atol + rtol * |expected| + of_largest * the largest |expected| of the same output. A key that is
-    not there is 0. Without `tolerance`: float32 {rtol: 0.001, of_largest: 0.0001}, smaller floats {rtol: 0.01,
-    of_largest: 0.01}, quantized methods {of_largest: 0.05}, integers and booleans exact. For example `{rtol: 0.001,
-    atol: 0.0001}`.
-
-    Attributes:
-        atol: Absolute tolerance. For example `0.0001`.
-        rtol: Tolerance relative to the element. For example `0.001`.
-        of_largest: Tolerance relative to the largest element of the output. For example `0.0001`.
-    """
-
-    atol: kinds.Positive
-    rtol: kinds.Positive
-    of_largest: kinds.Positive
-
-    @classmethod
-    def of_manifest(cls, given: sections.Tolerance | None) -> Tolerance | None:
-        """A tolerance of a manifest. What is not there is 0."""
-        if given is None:
-            return None
-        return cls(float(given.get("atol", 0)), float(given.get("rtol", 0)), float(given.get("of_largest", 0)))
-
-
-class CompareMethod(Part, minProperties=1):
-    """The settings of one method. For example `{ranges: [[0, 255]]}`."""
-
-    tolerance: Tolerance | None = None
-    ranges: Annotated[kinds.Ranges, Says(default=...)] = ()
-    leave_out: kinds.LeaveOut | None = None
-
-
-class Compare(Part, minProperties=1):
-    """How a build compares what the program computes with the exported methods.
-
-    Attributes:
-        work: How many numbers the operators of a method may read and write in the calls after the first one. Calls that
-            would need more are left out, or made in smaller sizes. 0: only one call. For example `2000000000`.
-        methods: Settings for single methods, by name. For example `{decode: {tolerance: {rtol: 0.01}}}`.
-    """
-
-    tolerance: Tolerance | None = None
-    leave_out: kinds.LeaveOut | None = None
-    work: Annotated[int, Says(minimum=0)] = 200_000_000
-    methods: Annotated[dict[str, CompareMethod], Says(minProperties=1, default=...)] = {}
-
-
-class MethodComparison(Part):
-    """How a build compares one method with the exported one.
-
-    Attributes:
-        tolerance: The tolerance; None for that of the dtype of each output.
-        ranges: The smallest and the largest random number of the first inputs; None for the default.
-        leave_out: Why the method is not compared; None if it is.
-    """
-
-    tolerance: Tolerance | None
-    ranges: tuple[tuple[float, float] | None, ...]
-    leave_out: str | None
-
-    @classmethod
-    def of_manifest(cls, compare: sections.Compare, method: str) -> MethodComparison:
-        """What `checks.compare` says of a method."""
-        own = compare.get("methods", {}).get(method, {})
-        tolerance = Tolerance.of_manifest(own.get("tolerance", compare.get("tolerance")))
-        return cls(tolerance, pairs(own.get("ranges", [])), own.get("leave_out", compare.get("leave_out")))
-
-
-def pairs(ranges: sections.Ranges) -> tuple[tuple[float, float] | None, ...]:
-    """The smallest and the largest number of each range of a manifest."""
-    return tuple(None if each is None else (each[0], each[1]) for each in ranges)

@@ -20,7 +20,6 @@ from etbuild.plan.normalize import PLAN_SCHEMA, normalized
 from etbuild.plan.part import Says
 from etbuild.plan.parts import (
     BackendEntry,
-    Compare,
     CustomOps,
     EdgeCompile,
     Executorch,
@@ -28,7 +27,6 @@ from etbuild.plan.parts import (
     FactoryCall,
     LowerPasses,
     Method,
-    MethodComparison,
     Model,
     ModelExample,
     ModuleSource,
@@ -40,7 +38,6 @@ from etbuild.plan.parts import (
     Runner,
 )
 from etbuild.plan.step_plans import (
-    ComparePlan,
     ExportPlan,
     Lowered,
     LowerPlan,
@@ -107,10 +104,10 @@ class Plan(Lowered):
     @property
     def _quantizers(self) -> dict[DocumentPath, BackendEntry]:
         return {
-            ("methods", name, "quantize", "pt2e", "quantizers", index): entry
+            ("methods", name, "quantize", *place): entry
             for name, method in self.methods.items()
-            if method.pt2e is not None
-            for index, entry in enumerate(method.pt2e.quantizers)
+            if method.quantize is not None
+            for place, entry in method.quantize.quantizers.items()
         }
 
     @cached_property
@@ -204,12 +201,10 @@ class Plan(Lowered):
         )
 
     @cached_property
-    def compare_plan(self) -> ComparePlan:
+    def compare_plan(self) -> LowerPlan:
         """The part that the comparison depends on, in addition to the program and the exported methods."""
-        given = self.checks.get("compare", {})
-        comparisons = {name: MethodComparison.of_manifest(given, name) for name in self.methods}
-        work = given.get("work", Compare.work)
-        return self.lower_plan.as_part(ComparePlan, work=work, comparisons=comparisons, exported=self.export_plan)
+        compare_plan: LowerPlan = plugins.load("step_plan", "compare").of(self)
+        return compare_plan
 
     @cached_property
     def data_names(self) -> dict[str, DocumentPath]:

@@ -3,7 +3,6 @@
 ExportPlan    what the export of all methods depends on
 MethodPlan    what lowering one method by itself depends on, in addition to the exported method
 LowerPlan     what lowering all methods depends on: a `MethodPlan` of all methods, and more
-ComparePlan   what the comparison of the program with its model depends on: a `LowerPlan`, and more
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ from etbuild.plan.parts import (
     LowerPasses,
     MemoryPlanning,
     Method,
-    MethodComparison,
     ModuleSource,
     NamedData,
     Recipe,
@@ -221,11 +219,15 @@ class ExportPlan(Document):
         return self.recipe is not None or any(method.quantize is not None for method in self.methods.values())
 
     @property
+    def keeps_integers(self) -> bool:
+        """Whether a method keeps the integers of a packed checkpoint."""
+        return any(method.quantize is not None and method.quantize.keeps for method in self.methods.values())
+
+    @property
     def may_be_packed(self) -> bool:
         """Whether the checkpoint may be packed: the configuration of a model of transformers may say so, or a method
         keeps the integers of a packed one."""
-        kept = (entry.keeps for each in self.methods.values() if each.quantize for entry in each.quantize.torchao)
-        return any(kept) or (self.model.huggingface is not None and (self.weights or bool(self.read_weights)))
+        return self.keeps_integers or (self.model.huggingface is not None and (self.weights or bool(self.read_weights)))
 
     @cached_property
     def carries_content(self) -> bool:
@@ -347,24 +349,3 @@ class LowerPlan(MethodPlan, kw_only=True):
         """The declared inputs that lowering reads, each with the place that names it first. One method by itself does
         not read the weights of adapters."""
         return {**self.weights_names, **self.custom_ops.library_names}
-
-
-class ComparePlan(LowerPlan):
-    """What the comparison of the program with the model depends on, in addition to what lowering does.
-
-    Attributes:
-        work: How many numbers the operators of a method may read and write in calls after the first one.
-        comparisons: How each method is compared, by name.
-        exported: What the export depends on: the model that the program is compared with is made from it.
-    """
-
-    DEFINITION = "plan#comparePlan"
-
-    work: int
-    comparisons: dict[Identifier, MethodComparison]
-    exported: ExportPlan
-
-    @cached_property
-    def data_names(self) -> dict[str, DocumentPath]:
-        """The declared inputs that lowering and making the model read, each with the place that names it first."""
-        return {**self.exported.data_names, **super().data_names}

@@ -141,7 +141,7 @@ def _why(weight: _Weight) -> str:
     reader = weight.readers[0] if weight.readers else None
     operator = reader["operator"] if reader is not None else "nothing"
     layers = [each.get("layer", "") for each in weight.readers]
-    if weight.quantize.pt2e is not None:
+    if weight.quantize.after_export:
         return f"no quantizer of `pt2e` took its `{operator}`"
     if last != "weight" or (layers and all(layer and module.startswith(f"{layer}.") for layer in layers)):
         return f"`{pattern(next(filter(None, layers), module)) or 'the model'}` {_OF_CODE}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
-from etbuild.errors import InputError
 from etbuild.files.weights_suffixes import suffixes_of_plugins
 from etbuild.inputs.step_context import StepContext
 from etbuild.plan.parts import Weights
@@ -86,20 +85,13 @@ def _load(
 def _kept_weights(root: torch.nn.Module, export_plan: ExportPlan, packed: bool, floats: bool) -> KeptWeights | None:
     """What keeps the weights of a packed checkpoint; None if no method asks for that. Raises InputError if they cannot
     be there."""
-    methods = {name: method.quantize for name, method in export_plan.methods.items() if method.program is None}
-    entries = {name: () if quantize is None else quantize.torchao for name, quantize in methods.items()}
-    keeping = [(name, index) for name, each in entries.items() for index, one in enumerate(each) if one.keeps]
-    if not keeping:
+    if not export_plan.keeps_integers:
         return None
-    if not packed and not any(entry.file.endswith(suffixes_of_plugins()) for entry in export_plan.read_weights):
-        name, index = keeping[0]
-        message = "`packed` keeps the integers of a packed checkpoint, and nothing says that this one is packed"
-        hint = "its `config.json` would have a `quantization_config`; `8da4w` quantizes floats"
-        raise InputError.at(("methods", name, "quantize", "torchao", index, "config"), message, hint)
     from etbuild.export import quantizers
     from etbuild.model.packing import packed_checkpoints
 
-    kinds, unread = quantizers.of_weights().kept_weights(root, [*entries.values(), *([()] if floats else [])])
+    packed = packed or any(entry.file.endswith(suffixes_of_plugins()) for entry in export_plan.read_weights)
+    kinds, unread = quantizers.of_weights().kept_weights(root, export_plan, packed, floats)
     return packed_checkpoints().keep(root, kinds, unread)
 
 

@@ -47,13 +47,13 @@ class Assigned:
         buffers: Names of buffers whose assignments are lost.
         attributes: The previous values of other attributes, elements and globals whose assignments are lost, by name.
         written: Names of buffers that the exported method writes to when it ends, because the method assigns them.
-        shared: Names in `written` of buffers whose tensor has a second name: a program changes the tensor under both.
+        shared: Names in `written` of buffers whose tensor has a second name: a program changes both.
         retyped: Names in `written` that got a tensor of another dtype: the buffer's dtype and the new one.
         reshaped: Names in `buffers` that got a tensor of another shape: the buffer's shape and the new one.
         new_parameters: Names of parameters that the method creates.
-        unclear: Whether TorchDynamo reports a change of modules. It does not say if that is a write or an assignment.
-        casts: Names whose value a run only converted to another dtype or device.
-        atoms: Names of attributes of modules that are numbers, texts and the like, and changed.
+        unclear: Whether TorchDynamo reports a change of modules. That may be a write or an assignment.
+        casts: Names whose values were only converted to another dtype or device in a run.
+        atoms: Names of changed attributes of modules whose values are numbers, texts and the like.
     """
 
     buffers: list[str] = field(default_factory=list)
@@ -68,7 +68,7 @@ class Assigned:
     atoms: set[str] = field(default_factory=set)
 
     def note(self, changes: Iterable[TensorChange]) -> None:
-        """Adds changes to `attributes`. Of several changes of one name, the first has the previous value."""
+        """Adds changes to `attributes`. If a name has several changes, the first one has the previous value."""
         for change in changes:
             self.attributes.setdefault(change.name, change.before)
 
@@ -79,13 +79,13 @@ class Assigned:
             self.reshaped[name] = (before.shape, after.shape)
 
     def wants_run(self, program: ExportedProgram) -> bool:
-        """Whether only a run shows the assignments: TorchDynamo is unclear, or the method reads a lost value."""
+        """Whether only a run shows the assignments: TorchDynamo is unclear, or the method reads a lost one."""
         return self.unclear or bool(self._read(program))
 
     def add(self, in_run: Assigned) -> None:
         """Adds the assignments of a run, and removes those that only tracing made.
 
-        Tracing replaces parameters. So code like `self._flat_weights[0] = self.weight_ih_l0` of `torch.nn.LSTM` assigns
+        Tracing replaces parameters, so code like `self._flat_weights[0] = self.weight_ih_l0` of `torch.nn.LSTM` assigns
         another tensor while it is traced, and the same parameter when it runs.
         """
         self.buffers += [name for name in in_run.buffers if name not in self.written]
@@ -94,7 +94,7 @@ class Assigned:
         self.casts |= in_run.casts
 
     def check(self, program: ExportedProgram, path: DocumentPath) -> None:
-        """Checks that the program reads no value that an earlier call would have assigned.
+        """Checks that the program reads no value that an earlier call should have assigned.
 
         Args:
             program: The exported method.
@@ -123,7 +123,7 @@ class Assigned:
         Args:
             differ: Whether the second call gives something else than in eager PyTorch: `calls_differ`.
             path: The document path of the method's entry.
-            only_method: Whether the program has no other method, which could read the assigned values.
+            only_method: Whether the program has only this method, so that no other one can read the assigned values.
             lines_of: Returns a hint with the lines of the sources that assign to these names.
 
         Raises:
@@ -161,7 +161,7 @@ class Assigned:
 
 
 def _keeps_value(program: ExportedProgram, name: str) -> bool:
-    """Whether a method writes to a buffer only the buffer's own value, converted to another dtype."""
+    """Whether a method only writes a buffer's own value, converted to another dtype, to the buffer."""
     inputs = {spec.arg.name for spec in program.graph_signature.input_specs if spec.target == name}
     sources = [
         node.args[1]
@@ -226,7 +226,7 @@ def assigned_when_run(
     contents = [(tensor, tensor.clone()) for tensor in state.tensors if 0 not in tensor.stride()]
     memories = [(tensor, tensor.data) for tensor in (*module.parameters(), *module.buffers())]
     parameter_copies = _ParameterCopies(module)
-    # A run compiles control flow. TorchDynamo refuses to do so in a dispatch mode, and later calls would fail too.
+    # A run compiles control flow. In a dispatch mode, TorchDynamo refuses that, and later calls would fail too.
     with torch.no_grad(), _same_random_numbers(), torch.compiler.set_stance("force_eager"):
         try:
             with parameter_copies:
@@ -247,7 +247,7 @@ def assigned_when_run(
 
 
 def other_inputs(inputs: Any) -> Any:
-    """Copies of inputs with other floating-point numbers: with zeros, different computations may agree.
+    """Copies of inputs with other floating-point numbers: with zeros, different computations may give the same result.
 
     Args:
         inputs: Tensors and plain values, in any structure.
@@ -256,7 +256,7 @@ def other_inputs(inputs: Any) -> Any:
     def shifted(value: Any) -> Any:
         if not _is_tensor(value):
             return copy.deepcopy(value)
-        can_add = value.is_floating_point() and value.element_size() > 1  # PyTorch adds no numbers of 8 bits
+        can_add = value.is_floating_point() and value.element_size() > 1  # PyTorch cannot add numbers of 8 bits
         return value + 0.7 if can_add else value.clone()
 
     return pytree.tree_map(shifted, inputs)
@@ -269,14 +269,13 @@ def calls_differ(
     inputs: tuple[Any, Any],
     sources: Iterable[ModuleType],
 ) -> bool:
-    """Whether an exported program agrees with PyTorch in a first call, and not in a second one.
+    """Whether an exported program agrees with PyTorch in a first call, but not in a second one.
 
     Args:
         module: The module that is exported.
         root: The module whose `forward` is the method.
         program: The exported method.
-        inputs: The positional and the keyword inputs of the second call. The first call has others, if the method
-            takes them.
+        inputs: The positional and the keyword inputs of the second call. The first call has other inputs if possible.
         sources: The Python modules of the user's code.
     """
     for change in (other_inputs, copy.deepcopy):
@@ -308,7 +307,7 @@ def results(
     def run() -> None:
         torch.manual_seed(0)
         for inputs in calls:
-            copies: dict[int, torch.Tensor] = {}  # one tensor may be two inputs
+            copies: dict[int, torch.Tensor] = {}  # the same tensor may be two inputs
             arguments, keywords = pytree.tree_map_only(
                 torch.Tensor,
                 lambda tensor, copies=copies: copies.setdefault(id(tensor), tensor.detach().clone()),
@@ -322,12 +321,12 @@ def results(
 
 
 def are_close(first: list[Any], second: list[Any]) -> bool:
-    """Whether results are equal up to the rounding of other kernels and of another order of operations."""
+    """Whether results are equal, apart from rounding by other kernels or in another order of operations."""
     return len(first) == len(second) and all(map(_is_close, first, second))
 
 
 def _is_close(first: Any, second: Any) -> bool:
-    """Whether two results are equal, or differ by little in relation to the largest element of the first."""
+    """Whether two results are equal, or differ little in relation to the largest element of the first."""
     if not (_is_tensor(first) and _is_tensor(second)):
         return bool(first == second)
     if first.shape != second.shape:
@@ -387,7 +386,7 @@ def _is_tensor(value: Any) -> bool:
 def _is_cast(before: torch.Tensor, after: Any) -> bool:
     """Whether `after` is `before` in another dtype or on another device.
 
-    Equal content in the same form does not count: a state stays equal when a method adds an input of zeros.
+    Equal content in the same form is no cast: a state stays equal if a method adds an input of zeros.
     """
     if not isinstance(after, torch.Tensor) or before.shape != after.shape:
         return False
@@ -399,7 +398,7 @@ def _is_cast(before: torch.Tensor, after: Any) -> bool:
 
 @contextmanager
 def _side_effects(assigned: Assigned) -> Iterator[None]:
-    """Replaces TorchDynamo's warning about side effects within this context: sets `assigned.unclear` instead."""
+    """Within this context, TorchDynamo's warning about side effects sets `assigned.unclear` instead."""
     show = warnings.showwarning
 
     def collect(message: Warning | str, *rest: Any, **keywords: Any) -> None:

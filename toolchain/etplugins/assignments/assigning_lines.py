@@ -40,8 +40,8 @@ def hint(names: Iterable[str]) -> str | None:
     places = []
     for file, content in active_finder().contents.items():
         try:
-            tree, text = ast.parse(content), content.splitlines()  # lines of bytes end where they do for Python
-        except (SyntaxError, ValueError, RecursionError):  # a declared file that nobody imports may hold anything
+            tree, text = ast.parse(content), content.splitlines()  # bytes have the same line ends as in Python
+        except (SyntaxError, ValueError, RecursionError):  # a declared file that nothing imports may hold anything
             continue
         numbers = sorted({number for name, number in _changes(tree) if name in attributes})
         lines = {number: text[number - 1].decode("utf-8", "replace").strip() for number in numbers}
@@ -51,7 +51,7 @@ def hint(names: Iterable[str]) -> str | None:
 
 def _changes(tree: ast.AST) -> Iterator[tuple[str, int]]:
     """The names of attributes and variables that a source changes outside of `__init__`, each with its line."""
-    nodes = [tree]  # a list and no recursion: sources may be nested more deeply than Python recurses
+    nodes = [tree]  # a list instead of recursion: sources may be nested more deeply than Python recurses
     while nodes:
         node = nodes.pop()
         if isinstance(node, ast.FunctionDef) and node.name == "__init__":

@@ -1,9 +1,9 @@
 """Lets a traced method end with writes to the buffers of the exported module that it assigns.
 
 `torch.export` adds such writes after tracing, and torch 2.13 has two errors there (`docs/upstream.md`). It finds the
-buffers by their positions, but also counts buffers that are None or that the method registers, so that it writes to
-wrong inputs. And it writes one buffer after the other: a buffer that should get the old content of an earlier one gets
-the new content.
+buffers by their positions, but also counts buffers that are None or that the method registers. So it writes to wrong
+inputs. And it writes one buffer after the other, so a buffer that should get the old content of an earlier one gets the
+new content.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _NO_HOOK = SimpleNamespace(remove=lambda: None)
 
 @contextmanager
 def writing_own_buffers(assigned: Assigned, on_traced: Callable[[], None]) -> Iterator[None]:
-    """Methods that `torch.export` traces within this context end with writes to the buffers that they assign.
+    """Within this context, methods that `torch.export` traces end with writes to the buffers that they assign to.
 
     Args:
-        assigned: Collects the buffers that a method assigns.
+        assigned: Collects the buffers that a method assigns to.
         on_traced: A function to call after a method was traced. It may find and undo other changes of the method.
     """
     with (
@@ -71,7 +71,7 @@ def _while_traced(assigned: Assigned, on_traced: Callable[[], None], root: torch
         hooks.callback(nn_module.register_module_forward_hook(end).remove)
         try:
             yield
-            # Torch counts the buffers, and expects the ones from before the call.
+            # Torch counts the buffers, and expects those that existed before the call.
             buffers = vars(root)["_buffers"]
             buffers.clear()
             buffers.update(calls[-1].first)
@@ -104,7 +104,7 @@ class _TracedCall:
         """Notes an assignment of the method to a buffer of the root.
 
         Returns:
-            The tensor to assign: `value`, or a copy if the writes at the end may change `value` before it is written.
+            The tensor to assign: `value`, or a copy if the writes at the end may change `value` before it is read.
         """
         overwritten = {storage(self.first[earlier]) for earlier in self.values if earlier in self.first}
         if not isinstance(value, FakeTensor) or _is_input(value) or storage(value) in overwritten:
@@ -116,7 +116,7 @@ class _TracedCall:
         """Writes to the buffers that a program can keep, and notes all assignments of the method.
 
         Returns:
-            The results of the method. A result that is the old tensor of a written buffer, or a view of it, is copied.
+            The results of the method. Copies a result that is a written buffer's old tensor, or a view of it.
         """
         for path, child, before in self._children:
             for name, first in before.items():
@@ -143,7 +143,7 @@ class _TracedCall:
             assigned.attributes[name] = None
             return
         first = self.first[name]
-        hidden = name in vars(self._root)  # by `self.__dict__[name] = ...`: later calls do not read the buffer
+        hidden = name in vars(self._root)  # after `self.__dict__[name] = ...`, later calls do not read the buffer
         if hidden or name not in self.values or last is not self.values[name] or not same_shape(first, last):
             assigned.lose(name, first, last)
         else:

@@ -22,10 +22,10 @@ _TRACED_TENSORS = (FakeTensor, FunctionalTensor)
 _ATOMS = frozenset((str, int, float, bool, complex, bytes, type(None), torch.dtype, torch.device, torch.Size, range))
 _DICTIONARIES = (dict, OrderedDict, defaultdict)
 _SEQUENCES = (list, deque)
-# Packages whose objects are not visited, except modules: some objects hold whole graphs, and none has a model's state.
+# Objects of these packages are not visited, except modules: some hold whole graphs, and none has a model's state.
 _FOREIGN = frozenset(("torch", "torchao", "executorch", "numpy", "sympy", "builtins", "threading", "_thread"))
 _LRU_CACHE = type(functools.lru_cache(lambda: None))
-# The dictionaries in which a module keeps its tensors and children. They are no part of the names of these.
+# The dictionaries in which a module keeps its tensors and children. Names do not contain these dictionaries.
 BUFFERS, PARAMETERS, CHILDREN = "_buffers", "_parameters", "_modules"
 _MODULE_DICTIONARIES = (BUFFERS, PARAMETERS, CHILDREN)
 
@@ -57,7 +57,7 @@ class _Holder:
     write: Callable[[_Content], None]
     before: _Content  # when the state was recorded
     kind: str = ""  # `BUFFERS`, `PARAMETERS` or `CHILDREN` of a module; "" for anything else
-    of_module: bool = False  # whether all changes are undone, and not only those of tensors
+    of_module: bool = False  # whether all changes are undone, not only those of tensors
 
     def is_changed(self) -> bool:
         """Whether the content changed in a way that must be undone."""
@@ -105,7 +105,7 @@ class PythonState:
                         yield from _new_tensors(child, kind, holder.name(key))
 
     def changed_atoms(self) -> Iterator[str]:
-        """The names of attributes, elements and globals whose values are numbers, texts and the like, and changed."""
+        """The names of changed attributes, elements and globals whose values are numbers, texts and the like."""
         for holder in self._walk.holders:
             if not holder.kind:
                 for key, now in holder.read().items():
@@ -135,7 +135,7 @@ def _changes(holder: _Holder) -> Iterator[TensorChange]:
 def _compare(name: str, before: Any, after: Any, seen: set[int]) -> Iterator[TensorChange]:
     """The tensors in a new value, also in lists, dictionaries and objects, as changes with their own names.
 
-    A part that is the same object as before is skipped, since it is a holder itself. `seen` has the ids of the visited
+    Skips a part that is the same object as before, because it is a holder itself. `seen` has the ids of the visited
     values; new ones are added.
     """
     if after is before or type(after) in _ATOMS or id(after) in seen:
@@ -172,7 +172,7 @@ def _has_tensors(value: Any, kinds: type | tuple[type, ...] = torch.Tensor) -> b
 
 
 def _is(value: Any, kinds: type | tuple[type, ...]) -> bool:
-    """Like `isinstance`, but runs no code of the value: a proxy would answer for another object."""
+    """Like `isinstance`, but runs no code of the value: a proxy would give the answer of another object."""
     return issubclass(type(value), kinds)
 
 
@@ -189,7 +189,7 @@ def _attributes(value: Any) -> _Content:
 
 
 class _Walk:
-    """Visits each object that is reached once. Records objects with changeable content, and functions with
+    """Visits each reachable object once. Records objects with changeable content, and functions with
     `functools.lru_cache`."""
 
     def __init__(self, sources: frozenset[str], *, in_caches: bool = False) -> None:
@@ -229,7 +229,7 @@ class _Walk:
             yield from self._class(value)
         elif _is(value, _LRU_CACHE):
             self.caches.append(value)
-            # Its entries are only searched for tensors: a cache is cleared as a whole.
+            # Its entries are only searched for tensors, because a cache is always cleared as a whole.
             yield from ((part, name) for part in (gc.get_referents(value) if self._in_caches else (value.__wrapped__,)))
         elif _is(value, types.CellType):
             yield from self._cell(value, name)
@@ -262,7 +262,7 @@ class _Walk:
         yield from [(part, f"{name}[{index}]") for index, part in enumerate(value) if type(part) not in _ATOMS]
 
     def _cell(self, cell: types.CellType, name: str) -> Iterator[_Part]:
-        """Visits a variable of a function that inner functions share."""
+        """Visits a variable that a function shares with its inner functions."""
 
         def read() -> _Content:
             with suppress(ValueError):  # the cell is empty

@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 from etbuild.foreign_errors import PASSING
 from etplugins.assignments import assigned
 
-_MOST_BYTES = 1 << 31  # of weights: calls that read more would take long
+_MOST_BYTES = 1 << 31  # of weights: calls that read more take long
 _ASSUMED = 2  # torch.export assumes that each dynamic size is at least this
 
 
@@ -29,9 +29,9 @@ def difference(
 ) -> str | None:
     """Compares an exported method with the module for inputs with a size of 0 or 1.
 
-    Runs the small sizes of each dimension by itself, and small sizes of all dimensions at once. The inputs are the
-    first elements of the example, with other numbers if the module takes those. Sizes that the module refuses do not
-    count. A module with weights of more than 2 GiB is not run. Changes of the module are undone.
+    Runs the small sizes of each dimension separately, and small sizes of all dimensions at once. The inputs are the
+    first elements of the example, with other numbers if the module takes them. Sizes that the module refuses are
+    ignored. A module with weights of more than 2 GiB is not run. Changes of the module are undone.
 
     Args:
         module: The module that is exported.
@@ -87,8 +87,8 @@ def _small_inputs(inputs: tuple[Any, Any], dims: list[tuple[Any, ...] | None]) -
 
 
 def _small_sizes(dims: list[tuple[Any, ...] | None]) -> dict[Any, list[int]]:
-    """The sizes to try of each dimension that is not derived: those below 2, and its smallest size if a dimension that
-    is derived from it may be below 2."""
+    """The sizes to try for each dimension that is not derived: those below 2, and its smallest size if a dimension
+    derived from it may be below 2."""
     sizes_of: dict[Any, set[int]] = {}
     for dim in [dim for of_leaf in dims for dim in of_leaf or () if dim is not torch.export.Dim.STATIC]:
         root = getattr(dim, "root", dim)
@@ -98,7 +98,7 @@ def _small_sizes(dims: list[tuple[Any, ...] | None]) -> dict[Any, list[int]]:
 
 
 def _cut(leaf: Any, dims: tuple[Any, ...] | None, chosen: Mapping[Any, int]) -> Any:
-    """The first elements of a tensor. `chosen` has sizes by dimension, or by the one that it is derived from."""
+    """The first elements of a tensor. `chosen` has the sizes of dimensions that are not derived."""
     for position, dim in enumerate(dims or ()):
         root = getattr(dim, "root", dim)
         if dim is not torch.export.Dim.STATIC and root in chosen:

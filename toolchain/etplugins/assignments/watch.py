@@ -1,4 +1,4 @@
-"""Watches the export of a method: what the core asks of this plug-in."""
+"""Watches the export of a method. This is the interface that the core uses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class _Watch:
             with wrap_user_error(path, f"running `{method.entry}` on the example inputs"):
                 in_run = assigned.assigned_when_run(module, lambda: method.root(*arguments, **keywords), sources)
                 found.add(in_run)
-        elif found.attributes:  # a run may assign less; if the model refuses to run, the export goes on
+        elif found.attributes:  # a run may assign less; if the model refuses to run, the export continues
             arguments, keywords = copy.deepcopy(method.inputs)
             with contextlib.suppress(Exception):
                 found.add(assigned.assigned_when_run(module, lambda: method.root(*arguments, **keywords), sources))

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from etbuild.model.tensor_bytes import dtype_name
-from etbuild.plan.parts import Tolerance
+from etplugins.comparison.parts import Tolerance
 
 _BEYOND_SAMPLES = 4  # times the largest error of the samples: a few samples do not show the largest effect of rounding
 _WORST = 3  # elements that a message shows

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from etbuild.inputs.step_context import StepContext
-from etbuild.plan.step_plans import ComparePlan
 from etbuild.steps.method_change import adapters
 from etbuild.steps.saved_export import LoweringJob, load_methods, open_content
 from etbuild.upstream.accelerate import accelerated
+from etplugins.comparison.parts import ComparePlan
 
 if TYPE_CHECKING:
     import torch

@@ -12,12 +12,12 @@ from torch.utils._pytree import TreeSpec
 
 from etbuild.errors import EtbuildError
 from etbuild.exception_text import summary
-from etbuild.plan.parts import Tolerance
 from etplugins.comparison import accuracy, quantized
 from etplugins.comparison.compare import FIRST, Call, Comparison, Wrong
 from etplugins.comparison.eager import EagerMethod
 from etplugins.comparison.graph import is_quantized
 from etplugins.comparison.hints import states
+from etplugins.comparison.parts import Tolerance
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
 from etbuild.export.written_buffers import readers
-from etbuild.plan.parts import Tolerance
 from etplugins.comparison import accuracy
 from etplugins.comparison.graph import Graph, buffers, is_quantized
+from etplugins.comparison.parts import Tolerance
 
 _CALLS = 6  # only the first calls: later ones have large numbers, whose rounding hides the effect of weights
 _OTHERS = 4  # so many values from other calls are tried for an input

@@ -56,10 +56,11 @@ def _compare(options: argparse.Namespace) -> None:
     from etbuild.export.kept_weights import KeptWeights
     from etbuild.files.scratch import temporary
     from etbuild.key.import_graph import used_sources
-    from etbuild.plan.step_plans import ComparePlan, read_plan
+    from etbuild.plan.step_plans import read_plan
     from etbuild.publishing.artifacts import replace, scratch_in
     from etbuild.steps.facts import read_lowering
     from etbuild.steps.saved_export import LoweringJob
+    from etplugins.comparison.parts import ComparePlan
     from etplugins.comparison.step import RESULT, Built, compare
     from etplugins.comparison.witness import Witness
 

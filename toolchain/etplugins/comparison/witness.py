@@ -22,11 +22,11 @@ from etbuild.guard import children
 from etbuild.inputs.sources import UsedSources
 from etbuild.inputs.step_context import StepContext, silent
 from etbuild.inputs.user_code import active_finder
-from etbuild.plan.step_plans import ComparePlan
 from etbuild.steps.method_change import adapters
 from etbuild.steps.saved_export import LoweringJob, load_custom_ops, pytorch_imported, sources_importable
 from etbuild.surroundings.process_state import undone
 from etplugins.comparison.compared_methods import ComparedMethods, weights_of_adapters
+from etplugins.comparison.parts import ComparePlan
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -75,7 +75,7 @@ def witnesses(plan: ComparePlan) -> list[str]:
         for name in plan.methods
         if plan.comparisons[name].leave_out is None
         and (method := plan.exported.methods[name]).program is None
-        and (method.pt2e is None or method.pt2e.qat is None)
+        and (method.quantize is None or not method.quantize.trains)
         and "quantize" not in method.from_recipe
     ]
 
@@ -200,8 +200,8 @@ def _eager_methods(job: LoweringJob[ComparePlan], context: StepContext) -> dict[
 
 def _compared(known: _Known, eager: Mapping[str, EagerMethod], files: Sequence[Path]) -> dict[str, str]:
     """Compares in child processes: calls change the state of the model."""
-    from etbuild.runtime import child
     from etplugins.comparison.compare import Wrong
+    from etplugins.runtime import child
 
     tasks = {
         f"comparing with the model ({number})": functools.partial(_first_wrong, known, eager, file)
@@ -229,7 +229,7 @@ def _first_wrong(known: _Known, eager: Mapping[str, EagerMethod], file: Path) ->
         return Comparison(known.exported.methods(sorted(forms))[0])
 
     tolerances = {name: settings.tolerance for name, settings in known.job.plan.comparisons.items()}
-    calibrated = {name for name, method in known.job.plan.exported.methods.items() if method.pt2e is not None}
+    calibrated = {name for name, method in known.job.plan.exported.methods.items() if method.quantized_after_export}
     comparison = ModelComparison(eager, forms, tolerances, calibrated, exported)
     wrong = comparison.first_wrong(given["calls"])
     notes = {name: f"was compared with the model {what}" for name, what in comparison.notes.items()}
@@ -250,8 +250,8 @@ def _problem(known: _Known, eager: Mapping[str, EagerMethod], wrong: Wrong, *, s
 
 def _where(job: LoweringJob[ComparePlan], program: ExportedProgram, eager: EagerMethod, wrong: Wrong) -> str:
     """A text for people that says where the exported method differs from the model."""
-    from etbuild.runtime import child
     from etplugins.comparison.graph import with_state
+    from etplugins.runtime import child
 
     graph, spec = with_state(program, wrong.state), program.call_spec.in_spec
 

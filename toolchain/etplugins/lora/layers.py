@@ -26,7 +26,7 @@ from etbuild.inputs.given import Given
 from etbuild.plan.step_plans import ExportPlan
 from etplugins.lora import config as configuration
 from etplugins.lora.config import ALL_LINEAR, AdapterConfig
-from etplugins.lora.manifest import OF_LAYER
+from etplugins.lora.parts import OF_LAYER
 
 FACTORS = ("lora_A", "lora_B")
 _SMALL = 1024  # the largest rank that a layer of any size may have

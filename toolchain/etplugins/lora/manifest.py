@@ -5,32 +5,33 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from etbuild.errors import DocumentPath, Problem
-from etbuild.manifest.plugin_sections import CheckName
-from etbuild.manifest.sections import Adapter, Manifest, NamedData
-
-OF_LAYER = "adapters"
-"""The name of a layer's child that holds its adapters. Their weights are `LAYER.adapters.NAME.lora_A` and `lora_B`."""
+from etbuild.manifest.file_names import check_input
+from etbuild.manifest.plugin_sections import Section
+from etbuild.manifest.sections import Manifest, NamedData
+from etplugins.lora.parts import OF_LAYER
+from etplugins.lora.sections import Adapter
 
 _PATH: DocumentPath = ("model", "adapters")
 _CONFIG, _WEIGHTS = "adapter_config.json", "adapter_model.safetensors"  # what PEFT's `save_pretrained` writes
 
 
-def completed(manifest: Manifest) -> Manifest:
-    """Returns the manifest unchanged: adapters add no methods."""
-    return manifest
+class AdaptersSection(Section):
+    """The adapters of a model."""
 
+    def check(self, manifest: Manifest) -> Iterator[Problem]:
+        """Yields the problems of adapters, and of the methods that compute with them."""
+        yield from _check(manifest)
 
-def weights(manifest: Manifest) -> Iterator[str]:
-    """Yields the file with the weights of each adapter."""
-    yield from (entry["weights"] for entry in _files(manifest).values() if "weights" in entry)
+    def weights(self, manifest: Manifest) -> Iterator[str]:
+        """Yields the file with the weights of each adapter."""
+        yield from (entry["weights"] for entry in _files(manifest).values() if "weights" in entry)
 
-
-def normalized(manifest: Manifest) -> Manifest:
-    """The manifest with both files of each adapter, and with a tag for its weights."""
-    model, files = manifest["model"], _files(manifest)
-    tags: dict[str, NamedData] = {name: {"parameters": [f"*{OF_LAYER}.{name}.lora_?"]} for name in files}
-    named_data = {**manifest.get("named_data", {}), **tags}
-    return {**manifest, "model": {**model, "adapters": {**files}}, "named_data": named_data}
+    def normalized(self, manifest: Manifest) -> Manifest:
+        """The manifest with both files of each adapter, and with a tag for its weights."""
+        model, files = manifest["model"], _files(manifest)
+        tags: dict[str, NamedData] = {name: {"parameters": [f"*{OF_LAYER}.{name}.lora_?"]} for name in files}
+        named_data = {**manifest.get("named_data", {}), **tags}
+        return {**manifest, "model": {**model, "adapters": {**files}}, "named_data": named_data}
 
 
 def _files(manifest: Manifest) -> dict[str, Adapter]:
@@ -40,7 +41,7 @@ def _files(manifest: Manifest) -> dict[str, Adapter]:
     }
 
 
-def check(data: Manifest, check_name: CheckName) -> Iterator[Problem]:
+def _check(data: Manifest) -> Iterator[Problem]:
     """Yields the problems of adapters, and of the methods that compute with them."""
     used = set()
     for name, method in data.get("methods", {}).items():
@@ -53,11 +54,11 @@ def check(data: Manifest, check_name: CheckName) -> Iterator[Problem]:
     for name, entry in data["model"]["adapters"].items():
         path = (*_PATH, name)
         if isinstance(entry, str):
-            yield from check_name(entry, path)
+            yield from check_input(entry, path)
             yield from _check_folder(entry, path)
         else:
             for key, file in entry.items():
-                yield from check_name(str(file), (*path, key))
+                yield from check_input(str(file), (*path, key))
         if name in data.get("named_data", {}):
             hint = "remove it: the weights of an adapter are always in a file of their own"
             yield Problem(f"the tag `{name}` is the adapter's", ("named_data", name), hint, at_key=True)

@@ -12,7 +12,7 @@ from etbuild.model.tensor_bytes import FLOATING
 from etbuild.model.tensor_facts import TensorFacts
 from etbuild.model.tensor_files import TensorFile, open_checkpoint
 from etplugins.lora.layers import FACTORS
-from etplugins.lora.manifest import OF_LAYER
+from etplugins.lora.parts import OF_LAYER
 
 _WITHOUT_MODEL = (
     "save the adapter with `save_pretrained(..., save_embedding_layers=False)`, or, if the training changed them, "

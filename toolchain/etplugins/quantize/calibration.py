@@ -16,7 +16,7 @@ from etbuild.inputs.step_context import StepContext
 from etbuild.inputs.user_code import load_callable, wrap_user_error
 from etbuild.model.tensor_bytes import dtype_name
 from etbuild.model.tensor_files import read_tensors
-from etbuild.plan.parts import BatchesFile, Calibration, OwnInputs
+from etplugins.quantize.parts import BatchesFile, Calibration, OwnInputs
 
 
 @dataclass(frozen=True)

@@ -53,8 +53,8 @@ def read(
 
 
 def _computed(missing: Mapping[str, TensorFacts], checkpoint: CheckpointTensors, kept: KeptWeights | None) -> Tensors:
-    """Computes tensors, and reads each weight once. Writes the tensors for later steps, unless a file of an earlier
-    step is there: it has other tensors."""
+    """Computes tensors, and reads each weight once. Writes the tensors for later steps, unless an earlier step has left
+    a file: it holds other tensors."""
     recipes = [entry.computed for entry in missing.values() if entry.computed is not None]
 
     def quantized() -> Iterator[tuple[str, torch.Tensor]]:
@@ -70,8 +70,8 @@ def _computed(missing: Mapping[str, TensorFacts], checkpoint: CheckpointTensors,
 
 
 def _written(kept: KeptWeights, forms: Mapping[str, Form], tensors: Iterable[tuple[str, torch.Tensor]]) -> Tensors:
-    """Writes tensors to a new file, and renames it to that of `kept`. So the file is whole or absent, and a process
-    that reads an earlier file goes on with that one.
+    """Writes tensors to a new file, and renames it to the name in `kept`. So the file is whole or absent, and a process
+    that reads an earlier file can go on.
 
     The arguments and errors are those of `written_tensors.write_as_made`.
     """

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from typing import cast
 
 import torch
 
+from etbuild.errors import InputError
 from etbuild.export.quantizers import QuantizedModules as _Asked
 from etbuild.files.digests import digest
 from etbuild.model.tensor_facts import Recipe
-from etbuild.plan.parts import ExportMethod, TorchaoEntry
+from etbuild.plan.parts import ExportMethod
 from etbuild.plan.step_plans import ExportPlan
 from etplugins.quantize.deferred import Deferred
+from etplugins.quantize.parts import Quantize
 from etplugins.quantize.torchao_weights import Quantized, kept_weights, quantize_weights
 
 _BY_RECIPE = "recipe"
@@ -43,18 +46,25 @@ class QuantizedModules(_Asked):
 
     @staticmethod
     def kept_weights(
-        module: torch.nn.Module, methods: Sequence[Sequence[TorchaoEntry]]
+        module: torch.nn.Module, export_plan: ExportPlan, packed: bool, floats: bool
     ) -> tuple[dict[str, str], set[str]]:
         """The weights of a packed checkpoint whose integers methods keep, and the weights that no method reads as
         floats."""
-        return kept_weights(module, methods)
+        methods = {name: method for name, method in export_plan.methods.items() if method.program is None}
+        entries = {name: _quantize_of(method).torchao for name, method in methods.items()}
+        if not packed:
+            keeping = ((name, index) for name, each in entries.items() for index, one in enumerate(each) if one.keeps)
+            name, index = next(keeping)
+            message = "`packed` keeps the integers of a packed checkpoint, and nothing says that this one is packed"
+            hint = "its `config.json` would have a `quantization_config`; `8da4w` quantizes floats"
+            raise InputError.at(("methods", name, "quantize", "torchao", index, "config"), message, hint)
+        return kept_weights(module, [*entries.values(), *([()] if floats else [])])
 
     def _quantize(self, name: str, scheme: str) -> Quantized:
-        quantize = self._plan.methods[name].quantize
-        assert quantize is not None
+        torchao = _quantize_of(self._plan.methods[name]).torchao
         path = ("methods", name, "quantize", "torchao")
         called = [layer for module in self._called(scheme) for layer in module.modules()]
-        return quantize_weights(self._module, quantize.torchao, path, self._free, called, self._deferred)
+        return quantize_weights(self._module, torchao, path, self._free, called, self._deferred)
 
     def _called(self, scheme: str) -> Iterator[torch.nn.Module]:
         """The modules that methods with a scheme call, such as `embedder` for `embedder.embed`."""
@@ -78,9 +88,14 @@ class QuantizedModules(_Asked):
         return Quantized(self._module, changes, ("recipe",), self._free)
 
 
+def _quantize_of(method: ExportMethod) -> Quantize:
+    """How the manifest quantizes a method."""
+    return Quantize() if method.quantize is None else cast("Quantize", method.quantize)
+
+
 def _scheme_of(method: ExportMethod) -> str | None:
     """A key that is equal for methods whose weights are quantized in the same way; None if they are not quantized."""
-    torchao, pt2e = method.quantize.torchao if method.quantize is not None else (), method.pt2e
+    torchao, pt2e = _quantize_of(method).torchao, _quantize_of(method).pt2e
     # A `pt2e` without quantizers lets the recipe decide what is quantized.
     if "quantize" in method.from_recipe or (not torchao and pt2e is not None and not pt2e.quantizers):
         return _BY_RECIPE

@@ -27,10 +27,10 @@ from etbuild.export.quantizers import MethodQuantization
 from etbuild.inputs.step_context import StepContext
 from etbuild.inputs.user_code import load_callable, wrap_user_error
 from etbuild.model.module import named_tensors
-from etbuild.plan.parts import QUANTIZE_HOOKS, Calibration, OwnInputs, Pt2e
 from etbuild.upstream.accelerate import quantizing
 from etplugins.quantize import calibration
 from etplugins.quantize.calibration import Batches
+from etplugins.quantize.parts import QUANTIZE_HOOKS, Calibration, OwnInputs, Pt2e, Quantize
 
 if TYPE_CHECKING:
     from executorch.export import QuantizationRecipe
@@ -89,13 +89,14 @@ class Quantization:
 
 
 def of_method(
-    pt2e: Pt2e | None,
+    quantize: Quantize | None,
     recipe: QuantizationRecipe | None,
     arguments: tuple[Any, ...],
     path: DocumentPath,
     context: StepContext,
 ) -> MethodQuantization:
     """Makes the objects that quantize a method: see `quantizers.of_method`."""
+    pt2e, path = quantize.pt2e if quantize is not None else None, (*path, "pt2e")
     if pt2e is not None and pt2e.quantizers:
         return from_plan(pt2e, arguments, path, context)
     if recipe is None or not recipe.quantizers:

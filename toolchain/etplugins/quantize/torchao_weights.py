@@ -24,11 +24,11 @@ from etbuild import plugins
 from etbuild.errors import BuildError, DocumentPath, InputError, Problem, did_you_mean
 from etbuild.export.quantizers import CannotDefer
 from etbuild.inputs.user_code import load_callable, wrap_user_error
-from etbuild.plan.parts import TorchaoEntry
 from etplugins.quantize import experts, plain_linear
 from etplugins.quantize.by_rows import by_rows
 from etplugins.quantize.deferred import Deferred
 from etplugins.quantize.originals import Filter, Originals
+from etplugins.quantize.parts import TorchaoEntry
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram

@@ -1,4 +1,4 @@
-"""Binds lowered methods to the content of weights: computes what recipes say, and the digests of it."""
+"""Binds lowered methods to the content of weights: computes the content of recipes, and its digests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from etplugins.templates import recipes
 from etplugins.templates.recipes import Form, Ingredients, Recipe
 
 _DIGEST = r"[0-9a-f]{64}"
-_SMALL = 1 << 20  # bytes: smaller content stays in memory, since a file each would take longer
+_SMALL = 1 << 20  # bytes: smaller content stays in memory, because a file for each would take longer
 
 
 class CannotBind(Exception):
@@ -30,7 +30,7 @@ class CannotBind(Exception):
 
 
 class _Content(FileBackedData):  # type: ignore[misc]
-    """The content of a weight, for ExecuTorch's stores: it is read again where it is written to the program's file."""
+    """The content of a weight, for ExecuTorch's stores: it is read again when it is written to the program's file."""
 
     def __init__(self, read: Callable[[], memoryview]) -> None:
         memory = read()
@@ -38,7 +38,7 @@ class _Content(FileBackedData):  # type: ignore[misc]
         self._finalizer = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Content:
-        return self  # ExecuTorch's serializer copies what it changes, which is not content
+        return self  # ExecuTorch's serializer copies what it changes, but it does not change content
 
     def prefix(self, size: int) -> bytes:
         return bytes(self._read()[:size])
@@ -55,7 +55,7 @@ class _Bound:
     """The content of a recipe.
 
     Attributes:
-        content: Its bytes. It knows its digest.
+        content: Its bytes, with their digest.
         uniform: Whether all elements are equal.
     """
 
@@ -69,14 +69,14 @@ class _Bound:
 
 
 class Binding:
-    """Computes the content of recipes, each once, however many methods use it."""
+    """Computes the content of each recipe once, however many methods use it."""
 
     def __init__(self, ingredients: Ingredients, jobs: int, directory: Path) -> None:
         """Args:
         ingredients: The content of parameters and buffers, and the functions of backends.
         jobs: The number of recipes to compute at the same time.
-        directory: An existing directory for computed content, which would be a second copy of weights in memory. The
-            files are needed as long as the bound methods.
+        directory: An existing directory for computed content. In memory, the content would be a second copy of weights.
+            The files are needed as long as the bound methods.
         """
         self._ingredients, self._jobs, self._directory = ingredients, jobs, directory
         self._bound: dict[str, _Bound] = {}
@@ -85,8 +85,8 @@ class Binding:
         """Computes recipes.
 
         Args:
-            described: For each digest of a recipe, the recipe, and the form of the tensor that it makes.
-            checks: Recipes of functions that check content.
+            described: The recipes by digest, each with the form of the tensor that it makes.
+            checks: Recipes whose functions check content.
 
         Raises:
             CannotBind: A recipe cannot be computed from this content, or a check refuses it.
@@ -104,11 +104,11 @@ class Binding:
             self._bound.update(pool.map(compute, new))
 
     def _bytes_of(self, recipe: Recipe, form: Form) -> torch.Tensor:
-        """The bytes of what a recipe makes, uint8[nbytes]."""
+        """The bytes of the tensor that a recipe makes, uint8[nbytes]."""
         return _bytes_of(self._compute(recipe).resolve_conj().resolve_neg(), form)
 
     def _content(self, recipe: Recipe, form: Form, flat: torch.Tensor) -> FileBackedData:
-        """What has these bytes for ExecuTorch's stores. Only if they are few, it keeps them in memory."""
+        """An object with these bytes for ExecuTorch's stores. It keeps them in memory only if they are few."""
         if flat.nbytes < _SMALL:
             copied = memoryview(bytes(flat.numpy().data))
             return _Content(lambda: copied)
@@ -117,7 +117,7 @@ class Binding:
         try:
             return in_file(self._directory, flat.numpy().data)
         finally:
-            give_back()  # what computing it took
+            give_back()  # frees the memory that the computation took
 
     def _compute(self, recipe: Recipe) -> Any:
         try:
@@ -141,7 +141,7 @@ class Binding:
         return Blob(bound.content, bound.sha256)
 
     def text(self, text: str) -> str:
-        """A text with the digests of content in place of those of recipes.
+        """The text, with digests of recipes replaced by those of content.
 
         A text that ends with the identity of a weight (`weight_sharing.identity`) keeps the weight's name only if all
         elements are equal.
@@ -156,9 +156,9 @@ class Binding:
         return re.sub(rf"({_DIGEST})( .+$)?", found, text)
 
     def compiled(self, content: bytes) -> bytes:
-        """What a backend compiled, with the digests of content in place of those of recipes."""
+        """The output of a backend, with digests of recipes replaced by those of content."""
         named = bytearray(content)
-        for match in re.finditer(rf"(?=({_DIGEST}))".encode(), content):  # also where a digit is before a digest
+        for match in re.finditer(rf"(?=({_DIGEST}))".encode(), content):  # also finds a digest after another digit
             if (bound := self._bound.get(match[1].decode())) is not None:
                 named[match.start(1) : match.end(1)] = bound.sha256.encode()
         return bytes(named)

@@ -7,7 +7,7 @@ blobs/SHA256    constants that are no weights of the module, and what backends c
 A method that was lowered without the content of weights is a template: all checkpoints of its architecture share it.
 `load` binds it to the content of weights.
 
-Who may write these files may run code anyway: digests find damage, and nothing else is checked.
+Whoever may write these files may run code anyway, so only damage is checked, by digests.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class SavedMethod:
         why_weights: Why it must be lowered with the content of its weights, for users; empty if it need not.
         emitted: The digest of the file with the method; empty if it must be lowered in another way.
         weights: The parameters and buffers whose content `load` needs.
-        kinds: Those of them that the method uses, by name: whether each is a `parameter` or a `buffer`.
+        kinds: Those weights that the method uses: `parameter` or `buffer`, by name.
     """
 
     directory: Path
@@ -68,12 +68,12 @@ class SavedMethod:
 
 @dataclass(frozen=True)
 class Template:
-    """What a method that was lowered without the content of weights needs of them.
+    """What a method needs of weights if it was lowered without their content.
 
     Attributes:
         kinds: The weights that it uses, as `finite_weights.kinds` returns them.
-        recipes: What stands for content, by digest.
-        checks: Recipes of what checks content.
+        recipes: The recipes that stand for content, by digest.
+        checks: Recipes whose functions check content.
     """
 
     kinds: dict[str, str]
@@ -88,7 +88,7 @@ def write(directory: Path, name: str, emitted: Emitted, template: Template | Non
         directory: An existing directory that contains nothing except blobs.
         name: The method's name.
         emitted: Only this method.
-        template: What it needs of weights, if it was lowered without their content; else None.
+        template: Its needs of weights, if it was lowered without their content; else None.
 
     Raises:
         BuildError: A file cannot be written.
@@ -107,7 +107,7 @@ def write(directory: Path, name: str, emitted: Emitted, template: Template | Non
             writing.write(directory, f"{BLOBS}/{blob.sha256}", "lowered", content)
         return blob.sha256
 
-    # What is noted first depends on the number of processes.
+    # The order of the notes depends on the number of processes.
     checks = sorted(template.checks, key=recipe_text)
     content = {"recipes": recipes, "checks": checks, "emitted": _to_json(emitted, blob_facts)}
     digest = writing.write(directory, EMITTED, "lowered", json.dumps(content, separators=(",", ":")).encode()).sha256
@@ -120,7 +120,7 @@ def write_why_weights(directory: Path, name: str, reasons: list[str]) -> None:
     """Saves why a method must be lowered with the content of its weights.
 
     Args:
-        directory: An existing directory. `read` ignores what else is in it.
+        directory: An existing directory. `read` ignores other files in it.
         name: The method's name.
         reasons: The reasons, for users.
 
@@ -137,7 +137,7 @@ def _write_facts(directory: Path, name: str, **facts: object) -> None:
 
 
 def read(directory: Path, name: str) -> SavedMethod:
-    """Reads what is known of a saved method without its content.
+    """Reads the facts about a saved method, without its content.
 
     Args:
         directory: The directory that `write` or `write_why_weights` filled.
@@ -179,7 +179,7 @@ def load(method: SavedMethod, binding: Binding) -> Emitted:
     """Reads a method and its blobs, with the content of weights.
 
     Args:
-        method: What `read` returned. It has `emitted`.
+        method: What `read` returned. Its `emitted` is not empty.
         binding: Has the weights of the method. Methods of a program share it.
 
     Raises:
@@ -214,7 +214,7 @@ def load(method: SavedMethod, binding: Binding) -> Emitted:
 def _with_bound_delegates(emitted: Emitted, binding: Binding) -> Emitted:
     """A method whose delegates name the blobs of named data by the digests of their content."""
     digests = {}
-    for index, blob in enumerate(emitted.delegates):  # in memory: they may become a part of the program's flatbuffer
+    for index, blob in enumerate(emitted.delegates):  # read into memory, as they may go into the program's flatbuffer
         bound = Blob(binding.compiled(named_data.blob_bytes(blob.content)))
         digests[blob.sha256], emitted.delegates[index] = bound.sha256, bound
     facts = {name: _renamed(facts, digests) for name, facts in emitted.facts.items()}
@@ -226,7 +226,7 @@ def _renamed(facts: MethodFacts, digests: Mapping[str, str]) -> MethodFacts:
     return replace(facts, readers=readers)
 
 
-# The types of which a method consists: ExecuTorch's, and ours.
+# The types of the parts of a method: ExecuTorch's, and ours.
 _TYPES: dict[str, type] = {
     name: kind
     for name, kind in vars(schema).items()
@@ -262,7 +262,7 @@ def _to_json(value: Any, blob_facts: Callable[[Blob], str]) -> Any:
 
 
 def _from_json(data: Any, read_blob: Callable[[str], Blob], bound: Callable[[str], str]) -> Any:
-    """Reverses `_to_json`. `bound` puts the digests of content in place of those of recipes in each text."""
+    """Reverses `_to_json`. `bound` replaces digests of recipes by those of content in each text."""
     if isinstance(data, str):
         return bound(data)
     if isinstance(data, list):
@@ -284,7 +284,7 @@ def _from_json(data: Any, read_blob: Callable[[str], Blob], bound: Callable[[str
 
 
 def _joined(data: dict[str, Any], bound: Callable[[str], str]) -> dict[str, Any]:
-    """A mapping with bound keys. Of two recipes with the same content, the first value counts, or both sets."""
+    """A mapping with bound keys. If two recipes have the same content, the first value counts; sets are joined."""
     found: dict[str, Any] = {}
     for key, value in data.items():
         known = found.setdefault(bound(key), value)

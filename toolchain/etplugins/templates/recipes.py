@@ -2,10 +2,10 @@
 
 {"weight": NAME}                        the content of a parameter or buffer, row by row
 {"constant": HEX, "dtype", "shape"}     a small tensor that is no weight
-{"operator", "arguments", "options"}    what an operator of PyTorch returns; of several results, number `result`
-{"function", "arguments"}               what a function of a backend returns (`Backend.weight_functions`)
+{"operator", "arguments", "options"}    the result of an operator of PyTorch; if it has several results, number `result`
+{"function", "arguments"}               the result of a function of a backend (`Backend.weight_functions`)
 
-Recipes come from lowering without weights (`unbound`). Only what lowering computed with an operator is in them.
+Recipes come from lowering without weights (`unbound`). They contain only what lowering computed with an operator.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def constant(tensor: torch.Tensor) -> Recipe:
 def call(
     operator: torch._ops.OpOverload, arguments: Any, options: Any, recipe_of: Callable[[torch.Tensor], Recipe]
 ) -> Recipe:
-    """The recipe of what an operator returns.
+    """The recipe of the result of an operator.
 
     Args:
         operator: The operator.
@@ -92,7 +92,7 @@ def call(
 
 
 def function(name: str, arguments: Any, recipe_of: Callable[[torch.Tensor], Recipe]) -> Recipe:
-    """The recipe of what a function of a backend returns. The arguments are those of `call`."""
+    """The recipe of the result of a function of a backend. The arguments are those of `call`."""
     return {"function": name, "arguments": _to_json(list(arguments), recipe_of)}
 
 
@@ -102,7 +102,7 @@ def text(recipe: Recipe) -> str:
 
 
 def weights_of(recipe: Any) -> Iterator[str]:
-    """The names of the weights in a recipe. A name may come several times."""
+    """The names of the weights in a recipe. A name may occur several times."""
     if isinstance(recipe, list):
         for each in recipe:
             yield from weights_of(each)
@@ -118,7 +118,7 @@ class Ingredients:
     """What recipes are computed from.
 
     Attributes:
-        weights: The weights by name. Each may be read when it is asked for.
+        weights: The weights by name. Each may be read on access.
         functions: The functions of backends by name.
     """
 
@@ -127,7 +127,7 @@ class Ingredients:
 
 
 def compute(recipe: Recipe, ingredients: Ingredients) -> Any:
-    """What a recipe says: a tensor, or None for a function that checks.
+    """The result of a recipe: a tensor, or None for a function that checks.
 
     Raises:
         ValueError: It is no recipe.

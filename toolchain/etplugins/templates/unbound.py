@@ -1,10 +1,10 @@
-"""Weights without content: lowering runs on them, so that what it makes cannot depend on what weights contain.
+"""Weights without content: lowering runs on them, so that its results cannot depend on the content of weights.
 
-An unbound tensor has a dtype and a shape, and no memory. It records how it was computed from weights, as a recipe.
-Where ExecuTorch asks for its bytes to write them into a program, it gets the recipe, in an object with the length of
-the bytes. So blobs, their digests and the keys made from digests stand for recipes, until `binding` computes content.
+An unbound tensor has a dtype and a shape, and no memory. It records how it was computed from weights, as a recipe. If
+ExecuTorch asks for its bytes to write them into a program, it gets the recipe, in an object with the length of the
+bytes. So blobs, their digests and the keys made from digests stand for recipes until `binding` computes content.
 
-Everything else that needs content fails, and is noted: then the method is lowered with the content of these weights.
+Everything else that needs content fails, and is noted. Then the method is lowered with the content of these weights.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _READERS = (
     *("__array__", "__bool__", "__int__", "__float__", "__index__", "__complex__", "__contains__"),
     *("__dlpack__", "__reduce_ex__", "__iter__"),
 )
-"""Functions of a tensor that read its memory past PyTorch's operators, or that say best what was asked for."""
+"""Functions of a tensor that read its memory without PyTorch's operators, or whose names describe the request best."""
 _WRITERS_OF_TEXT = ("__repr__", "__str__", "__format__")
-"""Functions of a tensor that show its content to people. They are noted and go on, since errors need them."""
+"""Functions of a tensor that show its content to people. They are noted, but may run, because errors need them."""
 _EXPORTERS = ("_to_dlpack", "_to_dlpack_versioned")
-"""Functions of `torch._C` that read memory past PyTorch's operators, and that no tensor can refuse."""
+"""Functions of `torch._C` that read memory without PyTorch's operators. A tensor cannot refuse them."""
 _IDENTITY = ("_cdata", "_expired", "_fix_weakref", "_free_weak_ref", "_weak_ref")
-"""What PyTorch tells storages apart by."""
+"""The name by which PyTorch distinguishes storages."""
 _READERS_OF_BYTES = (
     *("__iter__", "__contains__", "__add__", "__mul__"),
     *("count", "decode", "find", "hex", "index", "startswith"),
@@ -51,16 +51,15 @@ _READERS_OF_BYTES = (
 
 
 class ReadsWeights(BaseException):
-    """Something read what weights contain. The message gives users the reason. It passes handlers of `Exception`, which
-    could go on without the content."""
+    """Something read the content of weights. The message gives users the reason. Handlers of `Exception` do not catch
+    it, because they could continue without the content."""
 
 
 class Watch:
-    """What is known of a lowering without the content of weights.
+    """Facts about a lowering without the content of weights.
 
     Attributes:
         reads: For users: what read which weight. Empty if nothing did.
-        checks: What was to be checked, as recipes.
         recipes: The recipes that stand for content, by their digests.
     """
 
@@ -70,11 +69,11 @@ class Watch:
         self.recipes: dict[str, UnboundBytes] = {}
 
     def take(self) -> tuple[list[str], list[Recipe]]:
-        """What a fork has noted, for `add`."""
+        """The notes of a fork, for `add`."""
         return self.reads, self.checks
 
     def add(self, noted: tuple[list[str], list[Recipe]]) -> None:
-        """Adds what a fork of this process has noted. The recipes came with what it made."""
+        """Adds the notes of a fork of this process. Its results have brought the recipes."""
         self.reads += [each for each in noted[0] if each not in self.reads]
         self.checks += [each for each in noted[1] if each not in self.checks]
 
@@ -86,7 +85,7 @@ _watching: list[Watch] = []
 def watched(functions: Mapping[str, WeightFunction]) -> Iterator[Watch]:
     """Within this context, ExecuTorch takes the recipes of unbound tensors in place of their bytes.
 
-    What was read of weights is noted, also if the code that read it went on.
+    Notes each read of weights, even if the code that read continues.
 
     Args:
         functions: The functions of backends that wait for content.
@@ -123,18 +122,18 @@ _DATA = torch._C.TensorBase.data
 
 
 def _set_data(tensor: torch.Tensor, value: torch.Tensor) -> None:
-    """Gives a tensor other memory. Operators would read that of an unbound tensor, and there is none."""
+    """Gives a tensor other memory. Refuses that of an unbound tensor, because operators would read it."""
     if isinstance(value, UnboundTensor):
         _refuse(value.recipe, "`data` of another tensor takes the content")
     _DATA.__set__(tensor, value)
 
 
 def _waiting(name: str, function: WeightFunction, watch: Watch) -> Any:
-    """A function of a backend that notes its calls with unbound tensors, and runs all others."""
+    """A function of a backend that notes its calls with unbound tensors, and runs all other calls."""
     original = vars(function.owner)[function.attribute]  # with its `staticmethod`
     run = getattr(function.owner, function.attribute)
 
-    made: dict[str, torch.Tensor] = {}  # the forms of results, by those of tensors and by the other arguments
+    made: dict[str, torch.Tensor] = {}  # the forms of results, by the forms of tensors and the other arguments
 
     def call(*positional: Any, **named: Any) -> Any:
         bound = signature.bind(*positional, **named)
@@ -160,12 +159,12 @@ def _waiting(name: str, function: WeightFunction, watch: Watch) -> Any:
 
 
 def _refuse(recipe: Recipe, reason: str) -> NoReturn:
-    """Notes that something reads what is unbound, and stops it."""
+    """Notes that something reads an unbound tensor, and stops it."""
     raise ReadsWeights(_note(recipe, reason))
 
 
 def _note(recipe: Recipe, reason: str) -> str:
-    """Notes that something reads what is unbound. Returns what is noted."""
+    """Notes that something reads an unbound tensor. Returns the note."""
     names = sorted(set(recipes.weights_of(recipe)))
     said = f"{reason} of `{names[0]}`" + (f" and {len(names) - 1} more" if len(names) > 1 else "")
     if (place := _reader_of_weights()) is not None:
@@ -176,7 +175,7 @@ def _note(recipe: Recipe, reason: str) -> str:
 
 
 def _reader_of_weights() -> str | None:
-    """The function that reads a weight, as `MODULE:NAME`: the innermost one that is not of PyTorch or of the driver."""
+    """The function that reads a weight, as `MODULE:NAME`: the innermost one outside of PyTorch and the driver."""
     frame = inspect.currentframe()
     while frame is not None:
         module = str(frame.f_globals.get("__name__", ""))
@@ -189,7 +188,7 @@ def _reader_of_weights() -> str | None:
 
 
 class UnboundTensor(Promised):
-    """A weight without content, or what was computed from such.
+    """A weight without content, or a tensor computed from such weights.
 
     Attributes:
         form: A tensor of the same form, on the device `meta`.
@@ -231,17 +230,17 @@ class UnboundTensor(Promised):
         return UnboundBytes(self.recipe, recipes.form(self.form), self.form.nbytes)
 
     def untyped_storage(self) -> Any:
-        """Its memory. Only the size is known."""
+        """Its memory. Only its size is known."""
         return _Storage(self)
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Refuses functions that read memory, or that put other content in its place, past PyTorch's operators."""
+        """Refuses functions that read memory or replace its content without PyTorch's operators."""
         del types
         name = getattr(function, "__name__", "")
         if name in _READERS or function == _DATA.__set__:
             _refuse(_all_of(args), f"`{function}` takes the content")
-        if name in ("untyped_storage", *_WRITERS_OF_TEXT):  # called as functions of the class
+        if name in ("untyped_storage", *_WRITERS_OF_TEXT):  # these are called as functions of the class
             return getattr(args[0], name)(*args[1:])
         with torch._C.DisableTorchFunctionSubclass():
             return function(*args, **(kwargs or {}))
@@ -255,7 +254,7 @@ class UnboundTensor(Promised):
         unbound = next(leaf for leaf in leaves if isinstance(leaf, UnboundTensor))
         mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
         mode = mode or next((leaf.fake_mode for leaf in leaves if isinstance(leaf, FakeTensor)), None)
-        if mode is not None:  # a pass traces: with the content of weights, what comes out has no content either
+        if mode is not None:  # a pass traces: even with the content of weights, its results have no content
             forms, named = pytree.tree_unflatten([_faked(leaf, mode) for leaf in leaves], spec)
             with mode:
                 return operator(*forms, **named)
@@ -323,7 +322,7 @@ def weight(facts: TensorFacts) -> torch.Tensor:
 
 
 MARK = b"etbuild: not the content of a weight, but how to compute it\n"
-"""Each recipe begins with it in place of content. No file that is written may contain it."""
+"""Each recipe in place of content begins with this. No written file may contain it."""
 
 
 class UnboundBytes(bytes):
@@ -338,7 +337,7 @@ class UnboundBytes(bytes):
     size: int
 
     def __new__(cls, recipe: Recipe | bytes, form: Form, size: int) -> UnboundBytes:
-        """Makes an object of a recipe, or of the text of one with `MARK`. The other arguments are described above."""
+        """Makes an object from a recipe, or from its text with `MARK`. The other arguments are described above."""
         text = recipe if isinstance(recipe, bytes) else MARK + recipes.text(recipe).encode()
         self = super().__new__(cls, text)
         self.form, self.size = form, size
@@ -356,7 +355,7 @@ class UnboundBytes(bytes):
         return UnboundBytes, (bytes(memoryview(self)), self.form, self.size)
 
     def __getitem__(self, key: Any) -> Any:
-        if key == slice(None, 32):  # ExecuTorch's store: it compares digests of what begins in the same way
+        if key == slice(None, 32):  # ExecuTorch's store compares digests if the beginnings are equal
             return super().__getitem__(key)
         _refuse(self.recipe, "something reads a part")
 
@@ -372,7 +371,7 @@ for _name in _READERS_OF_BYTES:
 
 
 class _Storage:
-    """The memory of an unbound tensor. Its address can only be read where ExecuTorch writes bytes."""
+    """The memory of an unbound tensor. Its address can be read only where ExecuTorch writes bytes."""
 
     def __init__(self, tensor: UnboundTensor) -> None:
         self._tensor = tensor
@@ -384,7 +383,7 @@ class _Storage:
         if name in _IDENTITY:
             with torch._C.DisableTorchFunctionSubclass():
                 return getattr(torch.Tensor.untyped_storage(self._tensor), name)
-        if name.startswith("__") and not hasattr(torch.UntypedStorage, name):  # Python asks for what no storage has
+        if name.startswith("__") and not hasattr(torch.UntypedStorage, name):  # no attribute of a storage
             raise AttributeError(name)
         return self._read()
 
@@ -403,7 +402,7 @@ class _Storage:
 
 
 class _Address:
-    """The address of memory that there is not. It is no number."""
+    """The address of memory that does not exist. It is no number."""
 
     def __init__(self, tensor: UnboundTensor) -> None:
         self.tensor = tensor
@@ -414,11 +413,11 @@ class _Address:
     __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __hash__ = __bool__ = __int__ = __index__ = __float__ = _read
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __mod__ = __and__ = __floordiv__ = __rshift__ = _read
     __str__ = __repr__ = __format__ = _read
-    _as_parameter_ = property(_read)  # what `ctypes` takes
+    _as_parameter_ = property(_read)  # `ctypes` reads this attribute
 
 
 class _Contents:
-    """What is at such an address: `bytes` of it returns the recipe."""
+    """The content at such an address: its `bytes` are the recipe."""
 
     def __init__(self, tensor: UnboundTensor) -> None:
         self._tensor = tensor
@@ -432,7 +431,7 @@ class _Contents:
 
 
 class _Addresses:
-    """Takes the place of `ctypes` where ExecuTorch reads the bytes of tensors to write them into a program."""
+    """Replaces `ctypes` in the code of ExecuTorch that reads the bytes of tensors to write them into a program."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(ctypes, name)

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 
 from etbuild.errors import DocumentPath, InputError
-from etbuild.plan.parts import DecoderCache, HuggingFace
 from etplugins.transformers import decoder_inputs, position_tables, state_cache, static_cache
 from etplugins.transformers.complex_pairs import as_pairs
+from etplugins.transformers.parts import DecoderCache, HuggingFace
 
 _PATH: DocumentPath = ("model", "huggingface")
 _CACHE: DocumentPath = (*_PATH, "cache")

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from etbuild.errors import DocumentPath, InputError
-from etbuild.plan.parts import DenseLayer
+from etplugins.transformers.parts import DenseLayer
 
 _PATH: DocumentPath = ("model", "huggingface", "dense")
 _NAME = "dense"

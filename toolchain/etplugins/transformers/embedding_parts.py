@@ -13,10 +13,10 @@ import torch
 
 from etbuild.errors import DocumentPath, InputError
 from etbuild.model.module import set_methods
-from etbuild.plan.parts import DecoderCache
 from etplugins.transformers.families import family
 from etplugins.transformers.image_inputs import ImageTokens
 from etplugins.transformers.known_values import KnownValues
+from etplugins.transformers.parts import DecoderCache
 
 _TASK: DocumentPath = ("model", "huggingface", "task")
 

@@ -18,9 +18,10 @@ from transformers.cache_utils import Cache, CacheLayerMixin, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 
 from etbuild.errors import BuildError, DocumentPath, InputError
-from etbuild.plan.parts import DecoderCache, HuggingFace, ModelExample
+from etbuild.plan.parts import ModelExample
 from etplugins.transformers import static_cache
 from etplugins.transformers.families import family
+from etplugins.transformers.parts import DecoderCache, HuggingFace
 
 _PATH: DocumentPath = ("model", "huggingface")
 _TARGET_LENGTHS = ("max_target_positions", "max_position_embeddings")

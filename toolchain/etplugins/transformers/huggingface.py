@@ -31,6 +31,7 @@ from etplugins.transformers import tasks
 from etplugins.transformers.empty_parameters import parameters_left_empty
 from etplugins.transformers.huggingface_config import PATH as _PATH
 from etplugins.transformers.huggingface_config import is_auto, make_config, nearest
+from etplugins.transformers.parts import settings_of
 
 _NO_NETWORK = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
 
@@ -47,7 +48,7 @@ def create(source: ModuleSource, context: StepContext, loaded: bool = False) -> 
         InputError: The class or a key of the configuration is unknown, or the configuration's file cannot be read.
         BuildError: `transformers` is missing, or refuses the configuration.
     """
-    settings = source.huggingface
+    settings = settings_of(source)
     assert settings is not None, "the model is one of transformers"
     transformers = _import()
     from etplugins.transformers import (  # imported here, because these import transformers
@@ -95,7 +96,7 @@ def constants(export_plan: ExportPlan, module: torch.nn.Module, inputs: Given) -
     """
     from etplugins.transformers import runner_contract, single_call
 
-    settings = export_plan.model.huggingface
+    settings = settings_of(export_plan.model)
     assert settings is not None, "the model is one of transformers"
     if export_plan.runner is None:
         return single_call.constants(module, settings)

@@ -15,7 +15,7 @@ from etbuild.errors import DocumentPath, InputError, Problem, did_you_mean
 from etbuild.inputs.checkpoints import read_json
 from etbuild.inputs.given import Given
 from etbuild.manifest.sections import Options
-from etbuild.plan.parts import ConfigFile
+from etplugins.transformers.parts import ConfigFile
 
 PATH: DocumentPath = ("model", "huggingface")
 _NOT_FINITE = {"Infinity": math.inf, "-Infinity": -math.inf, "NaN": math.nan}

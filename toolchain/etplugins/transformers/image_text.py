@@ -17,11 +17,12 @@ from typing import Any
 import torch
 
 from etbuild.errors import DocumentPath, InputError
-from etbuild.plan.parts import DecoderCache, HuggingFace, ModelExample
+from etbuild.plan.parts import ModelExample
 from etplugins.transformers import decoder_cache, embedding_parts, image_inputs
 from etplugins.transformers.embedding_parts import EmbeddingPart
 from etplugins.transformers.families import family, refusal
 from etplugins.transformers.image_inputs import ImageTokens
+from etplugins.transformers.parts import DecoderCache, HuggingFace
 
 _TASK: DocumentPath = ("model", "huggingface", "task")
 

@@ -6,45 +6,56 @@ import itertools
 from collections.abc import Iterator
 
 from etbuild.errors import DocumentPath, Problem, unknown
-from etbuild.manifest.plugin_sections import CheckName
-from etbuild.manifest.sections import Cache, HuggingFace, Manifest, Method, Options
+from etbuild.manifest.file_names import check_input
+from etbuild.manifest.plugin_sections import Section
+from etbuild.manifest.sections import Manifest, Method, Options
 from etplugins.transformers import tasks
-
-CUSTOM_SDPA = "custom_sdpa"
-CUSTOM_KINDS = ("custom", "ring", "quantized")
-"""The caches that hold keys and values as `llama::custom_sdpa` takes them."""
+from etplugins.transformers.parts import CUSTOM_KINDS, CUSTOM_SDPA
+from etplugins.transformers.sections import Cache, HuggingFace
 
 _OPERATORS = "executorch.extension.llm.custom_ops.custom_ops"  # registers ExecuTorch's operators for language models
 _FEATURES = "feature-extraction"
 _WITH_LENGTH = ("tokens", "sound")
+_SAME_AS_NOTHING = (("logits", "all"), ("pooling", "none"))
 _PATH: DocumentPath = ("model", "huggingface")
 
 
-def completed(manifest: Manifest) -> Manifest:
+class HuggingFaceSection(Section):
+    """A model of Hugging Face's transformers."""
+
+    def completed(self, manifest: Manifest) -> Manifest:
+        """The manifest with what its task writes."""
+        return _completed(manifest)
+
+    def check(self, manifest: Manifest) -> Iterator[Problem]:
+        """Yields the problems of a model's task, cache, attention and configuration. The manifest is completed."""
+        return _check(manifest)
+
+    def normalized(self, manifest: Manifest) -> Manifest:
+        """The manifest with what the model and its task ask for."""
+        return _as_in_plans(_with_operators(manifest))
+
+
+def _completed(manifest: Manifest) -> Manifest:
     """The manifest with what its task writes: the class of the model, and methods with their inputs."""
-    model = manifest.get("model", {})
-    huggingface = model.get("huggingface", {})
+    model = manifest["model"]
+    huggingface: HuggingFace = model["huggingface"]
     if "task" not in huggingface:
         return manifest
     task, methods = tasks.TASKS[huggingface["task"]], manifest.get("methods")
     if not methods and "forward" in task.entries and "adapters" in model:
         methods = {"forward": {}, **{f"forward_{name}": {"adapter": name} for name in model["adapters"]}}
-    huggingface = {"class": task.model_class, **({} if task.outputs else {"logits": "last"}), **huggingface}
+    written: HuggingFace = {"class": task.model_class}
+    huggingface = {**written, **({} if task.outputs else {"logits": "last"}), **huggingface}
     methods = tasks.completed(methods, task, huggingface)
     return {**manifest, "model": {**model, "huggingface": huggingface}, "methods": methods}
 
 
-def weights(manifest: Manifest) -> Iterator[str]:
-    """Yields nothing: `model.weights` names all files."""
-    yield from ()
-
-
-def normalized(manifest: Manifest) -> Manifest:
+def _with_operators(manifest: Manifest) -> Manifest:
     """A checked manifest with what follows from its model and its task: the attention that reads the cache, and the
     custom operators."""
-    manifest = completed(manifest)
-    model = manifest.get("model", {})
-    huggingface = model.get("huggingface", {})
+    model = manifest["model"]
+    huggingface: HuggingFace = model["huggingface"]
     kind = huggingface.get("cache", {}).get("kind")
     if huggingface.get("attention") != CUSTOM_SDPA and kind not in CUSTOM_KINDS:
         return manifest
@@ -58,26 +69,38 @@ def normalized(manifest: Manifest) -> Manifest:
     }
 
 
-def check(data: Manifest, check_name: CheckName) -> Iterator[Problem]:
+def _as_in_plans(manifest: Manifest) -> Manifest:
+    """The manifest without what says the same as if it was not there, and with the entry of each method."""
+    model = manifest["model"]
+    huggingface = {key: value for key, value in model["huggingface"].items() if (key, value) not in _SAME_AS_NOTHING}
+    if "cache" in huggingface:
+        cache: Cache = model["huggingface"]["cache"]
+        same = [("kind", "static"), ("max_seq_length", cache["max_length"])]
+        huggingface["cache"] = {key: value for key, value in cache.items() if (key, value) not in same}
+    methods: dict[str, Method] = {name: {"entry": "forward", **method} for name, method in manifest["methods"].items()}
+    return {**manifest, "model": {**model, "huggingface": huggingface}, "methods": methods}
+
+
+def _check(data: Manifest) -> Iterator[Problem]:
     """Yields the problems of a model's task, cache, attention and configuration. The manifest is completed."""
     huggingface = data["model"]["huggingface"]
     yield from _check_model(huggingface)
     yield from _check_methods(data.get("methods", {}), huggingface)
-    yield from _check_config(huggingface.get("config", {}), (*_PATH, "config"), check_name)
+    yield from _check_config(huggingface.get("config", {}), (*_PATH, "config"))
     settings = huggingface.get("generation_config")
     if isinstance(settings, str):
-        yield from check_name(settings, (*_PATH, "generation_config"))
+        yield from check_input(settings, (*_PATH, "generation_config"))
 
 
-def _check_config(config: str | Options, path: DocumentPath, check_name: CheckName) -> Iterator[Problem]:
+def _check_config(config: str | Options, path: DocumentPath) -> Iterator[Problem]:
     """Checks a configuration: the name of a file, or a mapping. A mapping with `file` may only have `set` beside it."""
     if isinstance(config, str):
-        yield from check_name(config, path)
+        yield from check_input(config, path)
     elif "file" in config:
         for key, _ in unknown(config, ("file", "set")):
             hint = "write `set: {" + key + ": ...}` to change a key of the file"
             yield Problem(f"`{key}` does not go with `file`", (*path, key), hint, at_key=True)
-        yield from check_name(config["file"], (*path, "file"))
+        yield from check_input(config["file"], (*path, "file"))
     elif "set" in config:
         message = "`set` goes with `file`, which is missing"
         yield Problem(message, (*path, "set"), "write the keys themselves, or add `file: config.json`", at_key=True)

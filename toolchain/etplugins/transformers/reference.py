@@ -8,6 +8,7 @@ from etbuild.inputs.step_context import StepContext
 from etbuild.plan.plan import Plan
 from etbuild.steps.create_module import create_module
 from etplugins.transformers import experts
+from etplugins.transformers.parts import settings_of
 
 
 def language_model(plan: Plan, context: StepContext) -> torch.nn.Module:
@@ -21,8 +22,9 @@ def language_model(plan: Plan, context: StepContext) -> torch.nn.Module:
         The module. It takes `input_ids`, int64 [1, seq], and returns a tuple with the scores first, [1, seq, vocab].
     """
     source = plan.export_plan.model
-    assert source.huggingface is not None, "the manifest is checked"
-    plain = source.huggingface.replace(cache=None, task=None, attention=None, logits=None)
+    settings = settings_of(source)
+    assert settings is not None, "the manifest is checked"
+    plain = settings.replace(cache=None, task=None, attention=None, logits=None)
     methods = {name: method.replace(quantize=None) for name, method in plan.export_plan.methods.items()}
     model = source.replace(huggingface=plain, dtype="float32")
     export_plan = plan.export_plan.replace(model=model, methods=methods)

@@ -14,8 +14,9 @@ from etbuild.errors import DocumentPath, InputError, Problem, did_you_mean
 from etbuild.inputs.checkpoints import read_json
 from etbuild.inputs.given import Given
 from etbuild.plan.kinds import Names
-from etbuild.plan.parts import DecoderCache, Dim, ExportMethod, HuggingFace, ModelExample, TensorExample
+from etbuild.plan.parts import Dim, ExportMethod, ModelExample, TensorExample
 from etbuild.plan.step_plans import ExportPlan
+from etplugins.transformers.parts import DecoderCache, HuggingFace, settings_of
 
 _PATH: DocumentPath = ("runner",)
 
@@ -31,7 +32,7 @@ def constants(export_plan: ExportPlan, module: Any, inputs: Given) -> dict[str, 
     Raises:
         InputError: The ids of the tokens that end a text are unknown, or a token is not in the vocabulary.
     """
-    model, runner = export_plan.model.huggingface, export_plan.runner
+    model, runner = settings_of(export_plan.model), export_plan.runner
     if runner is None or model is None or model.cache is None:
         return {}
     from etplugins.transformers import encoder_decoder  # imports transformers

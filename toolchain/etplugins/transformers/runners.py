@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from etbuild.errors import DocumentPath, Problem
 from etbuild.manifest.sections import ExampleInput, Manifest, Method
 from etplugins.transformers import tasks
+from etplugins.transformers.sections import HuggingFace
 
 CONSTANTS = (
     "decoder_start_token_id",
@@ -47,7 +48,7 @@ def check(data: Manifest) -> Iterator[Problem]:
     """Yields the problems of the contract of the manifest's runner. The manifest is completed."""
     runner, methods = data["runner"], data.get("methods", {})
     model = data.get("model", {})
-    huggingface = model.get("huggingface", {})
+    huggingface = model.get("huggingface") or HuggingFace()
     task = tasks.of(huggingface)
     if task is not None and task.runner != runner:
         message = f"`{runner}` does not run programs of `task: {huggingface['task']}`"

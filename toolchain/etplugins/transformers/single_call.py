@@ -15,9 +15,10 @@ from typing import Any
 import torch
 
 from etbuild.errors import DocumentPath, InputError
-from etbuild.plan.parts import HuggingFace, ModelExample
+from etbuild.plan.parts import ModelExample
 from etplugins.transformers import dense, tasks
 from etplugins.transformers.huggingface_config import PATH
+from etplugins.transformers.parts import HuggingFace
 
 _INPUT_NAMES = {"tokens": "tokens", "image": "an image", "sound": "a sound"}
 """The words of messages for the input of a task."""
@@ -112,6 +113,8 @@ def _refuse_padding() -> None:
 def _refuse_class(model: Any, settings: HuggingFace, task: tasks.Task) -> None:
     missing = " and ".join(f"`{name}`" for name in task.outputs)
     message = f"`task: {settings.task}` returns {missing}, which the output of `{type(model).__name__}` lacks"
+    if settings.model_class == task.model_class:
+        raise InputError.at((*PATH, "task"), message)
     raise InputError.at((*PATH, "class"), message, f"leave out `class`: it is then `{task.model_class}`")
 
 
@@ -128,12 +131,12 @@ def constants(model: Any, settings: HuggingFace) -> dict[str, object]:
     task = None if settings.task is None else tasks.TASKS[settings.task]
     if task is None or not task.outputs:
         return {}
-    blank = getattr(model.config, "pad_token_id", None)
-    if task.takes == "sound" and type(blank) is int:
-        return {"get_blank_id": blank}
+    if not task.has_labels:
+        blank = getattr(model.config, "pad_token_id", None)
+        return {"get_blank_id": blank} if task.takes == "sound" and type(blank) is int else {}
     names = model.config.id2label
     labels = [str(names.get(number, f"LABEL_{number}")) for number in range(max(names, default=-1) + 1)]
-    return {"get_labels": json.dumps(labels, ensure_ascii=False)} if task.has_labels else {}
+    return {"get_labels": json.dumps(labels, ensure_ascii=False)}
 
 
 def example(model: Any, example_plan: ModelExample, path: DocumentPath) -> torch.Tensor:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from etbuild import plugins
-from etbuild.manifest.sections import ExampleInput, HuggingFace, Method, Shapes
+from etbuild.manifest.sections import ExampleInput, Method, Shapes
+from etplugins.transformers.sections import HuggingFace
 
 _POSITION: ExampleInput = {"shape": [1], "dtype": "int64", "fill": "zeros"}
 
@@ -29,9 +30,11 @@ class Task:
         inputs: Makes the inputs of an entry and their dynamic shapes, from the name of the method, the entry and
             `model.huggingface`.
         has_encoder: Whether the model is an encoder and a decoder.
-        takes: What the first method takes: `tokens`, at most as many as `max_source_length` says; an `image`; or a
-            `sound`, whose length `max_source_length` may say. Empty for a task with another input.
-        has_labels: Whether the scores are those of labels, which the configuration has.
+        takes: What the first method takes: `tokens`, at most as many as `max_source_length` says, which the manifest
+            then must have; an `image`; or a `sound`, whose length `max_source_length` may say. Empty for a task with
+            another input.
+        has_labels: Whether the scores are those of labels, which the configuration has. The program then has
+            `get_labels`; one that takes a sound and has none has `get_blank_id`, if the configuration says it.
         outputs: The outputs of transformers' model that `forward` returns, by name. Empty for a model that writes text:
             it needs a cache.
     """

@@ -128,9 +128,9 @@ def _check_kernels(plan: Plan, exported: Path, inputs: Given, stage: Stage) -> N
         from etbuild.emit import runtime_limits
         from etbuild.export.layout import ExportFiles
         from etbuild.guard.undeclared import watched_reads
-        from etbuild.runtime.program_files import has_own_kernel
         from etbuild.steps.lowering_options import LoweringOptions
         from etbuild.steps.saved_export import LoweringJob
+        from etplugins.runtime.program_files import has_own_kernel
         from etplugins.templates import method_archive, one_by_one
 
         job = LoweringJob(plan.lower_plan, ExportFiles.below(exported), inputs, stage, watched_reads, LoweringOptions())

@@ -21,18 +21,18 @@ from etbuild.inputs.source_lines import SourceLines
 from etbuild.inputs.step_context import StepContext
 from etbuild.inputs.user_code import active_finder, load_callable, wrap_user_error
 from etbuild.model.tensor_bytes import dtype_name
-from etbuild.plan import model_tests as planned
-from etbuild.plan.model_tests import Metric, TestPlan, TextTest
-from etbuild.plan.parts import Tolerance
 from etbuild.plan.plan import Plan
-from etbuild.runtime import child
-from etbuild.runtime.program_files import ProgramFiles
-from etbuild.runtime.session import Session, unavailable
 from etkit.running.testing import layers, random_inputs, text_scores
 from etkit.running.testing.reference import MethodCall, Reference
 from etkit.running.testing.results import Result
 from etplugins.comparison import accuracy
 from etplugins.comparison.locate import Search, WrongCall
+from etplugins.comparison.parts import Tolerance
+from etplugins.model_tests import parts as planned
+from etplugins.model_tests.parts import Metric, TestPlan, TextTest
+from etplugins.runtime import child
+from etplugins.runtime.program_files import ProgramFiles
+from etplugins.runtime.session import Session, unavailable
 
 if TYPE_CHECKING:
     from etkit.running.testing.run import TestOptions
@@ -149,7 +149,7 @@ class Tester:
             paths = [call.path for call in calls]
             yield Case(f"cases/{name}", [self._declared(call) for call in calls], paths=paths)
 
-    def _declared(self, call: planned.CallSpec) -> MethodCall:
+    def _declared(self, call: planned.Call) -> MethodCall:
         """Makes a call of the manifest. Raises InputError if its inputs do not fit the method."""
         module = self._reference.module(call.method)
         make = example_values.make_one

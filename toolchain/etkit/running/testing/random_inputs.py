@@ -12,10 +12,10 @@ import torch
 from torch.utils import _pytree as pytree
 
 from etbuild.errors import InputError
-from etbuild.plan.model_tests import MethodTests
 from etbuild.plan.parts import Dim, ExportMethod
-from etbuild.steps.prepared_model import Inputs
+from etkit.local.prepared_model import Inputs
 from etplugins.comparison import random_values
+from etplugins.model_tests.parts import MethodTests
 
 _UNLIMITED = 4  # a dimension without a largest size is tested up to so many times the size of the example
 _LARGEST = 2**31

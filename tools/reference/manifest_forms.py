@@ -1,6 +1,6 @@
-"""What only manifests have, or have in another form than plans: `make reference` writes their schema from it.
+"""The parts that only manifests have, or that differ in plans: `make reference` writes their schema from them.
 
-Everything else of a manifest is described where plans have it: in `plan.parts` and `plan.model_tests`.
+Everything else of a manifest is described where plans have it: in `plan.parts`, and in `parts` of plug-ins.
 """
 
 from __future__ import annotations
@@ -8,8 +8,7 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from etbuild.plan import kinds, parts
-from etbuild.plan.model_tests import Metric, TextTest
-from etbuild.plan.part import DRIVER_ONLY, Part, Says
+from etbuild.plan.part import DRIVER_ONLY, Part, PluginKeys, Says
 
 Inputs = tuple["ExampleInput", ...]
 
@@ -90,27 +89,6 @@ _CAN_NEST = ["null", "array", "object"]
 _IS_DIM = {"type": "object", "not": {"additionalProperties": {"type": _CAN_NEST}}}
 _KEYWORDS = {"if": _IS_DIM, "then": WrittenDim, "else": {"additionalProperties": _NESTED}}
 WrittenShapes = Annotated[object, Says("shapes", type=_CAN_NEST, items=_NESTED, **_KEYWORDS)]
-
-
-class Calibration(Part, needs=()):
-    """The inputs that a method is calibrated on.
-
-    Attributes:
-        file: Name of a declared input with one tensor for each input of the method. The first dimension of each tensor
-            counts the batches. For example `calibration.safetensors`.
-        keys: The names of these tensors, in the order of the inputs. For example `[image]`.
-        factory: A callable in the declared sources that returns the batches: an iterable of tuples or lists of inputs,
-            or of the only input. For example `"calibration:batches"`.
-        kwargs: Keyword arguments of `factory`. For example `{count: 8}`.
-    """
-
-    file: kinds.InputName
-    keys: kinds.SomeTexts
-    factory: kinds.CallableName
-    kwargs: kinds.Options
-
-
-WrittenCalibration = Literal["example_inputs"] | Calibration
 
 
 class Constant(Part):
@@ -241,66 +219,13 @@ class Checks(Part):
     finite: bool = False
     deterministic: bool = False
     runtime: bool | None = None
-    compare: parts.Compare | None = None
+    compare: Annotated[Part, PluginKeys("checks.compare")] | None = None
     max_error: kinds.NumberByMethod | None = None
     min_sqnr: kinds.NumberByMethod | None = None
-    metric: Annotated[tuple[Metric, ...], Says(one=True, minItems=1)] | None = None
-    text: TextTest | None = None
-
-
-class TestsOfMethod(Part):
-    """The settings of one method. For example `{random: 5, ranges: [[0, 255]]}`."""
-
-    tolerance: parts.Tolerance | None = None
-    random: kinds.RandomCases | None = None
-    ranges: kinds.Ranges | None = None
-
-
-TestInputs = Annotated[Inputs, Says("testInputs", default=[])]
-TestKwargs = Annotated[InputsByName, Says("testKwargs", default={})]
-
-
-class Call(Part):
-    """One call. For example `{method: decode, inputs: [{shape: [1, 1], dtype: int64}]}`.
-
-    Attributes:
-        method: The method that is called. For example `decode`.
-    """
-
-    method: str
-    inputs: TestInputs | None = None
-    kwargs: TestKwargs | None = None
-
-
-class Case(Call, needs=()):
-    """One call, or several calls one after the other: `method` and its inputs, or `calls`. For example `{method:
-    forward, inputs: [{file: cat.npy}]}`.
-
-    Attributes:
-        method: The method that is called. For example `forward`.
-        calls: Calls one after the other. The program keeps its state from one to the next. For example `[{method:
-            prefill, inputs: [{shape: [1, 5], dtype: int64}]}, {method: decode, inputs: [{shape: [1, 1], dtype:
-            int64}]}]`.
-    """
-
-    calls: Annotated[tuple[Call, ...], Says(minItems=1)] | None = None
-
-
-class Tests(Part):
-    """What `etbuild test` runs.
-
-    Attributes:
-        seed: The seed of the random inputs. For example `7`.
-        methods: Settings for single methods, by name. For example `{decode: {tolerance: {rtol: 0.01}}}`.
-        cases: Calls with inputs of your own, by name. The program and the model begin each case with fresh state. For
-            example `{cat: {method: forward, inputs: [{file: cat.png, loader: "images:load"}]}}`.
-    """
-
-    tolerance: parts.Tolerance | None = None
-    random: kinds.RandomCases | None = None
-    seed: kinds.Count = 0
-    methods: dict[str, TestsOfMethod] = {}
-    cases: dict[kinds.FileStem, Case] = {}
+    metric: Annotated[tuple[Annotated[Part, PluginKeys("checks.metric")], ...], Says(one=True, minItems=1)] | None = (
+        None
+    )
+    text: Annotated[Part, PluginKeys("checks.text")] | None = None
 
 
 class Parameter(Part, definition="parameter"):
@@ -415,4 +340,4 @@ class Manifest(Part):
     executorch: ExecutorchOptions = ExecutorchOptions()
     report: parts.ReportOptions = parts.ReportOptions()
     checks: Checks = Checks()
-    tests: Tests = Tests()
+    tests: Annotated[Part, PluginKeys("tests"), Says(default={})] | None = None

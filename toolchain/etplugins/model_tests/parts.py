@@ -1,24 +1,28 @@
-"""What `etbuild test` does, as typed values. No build reads it, so it is in no plan and in no key."""
+"""What `etbuild test` does: its sections of a manifest, and its plan. No build reads it, so it is in no key."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from etbuild.errors import DocumentPath
-from etbuild.manifest.model_tests import TEXT, metrics
-from etbuild.manifest.sections import Case, Checks, Manifest, Tests
-from etbuild.plan.kinds import CallableName, InputName, Options, Positive
+from etbuild.manifest.sections import Checks, Manifest
+from etbuild.plan.kinds import CallableName, Count, FileStem, InputName, Options, Positive, RandomCases, Ranges
 from etbuild.plan.part import PLAN_ONLY, Part, Says
 from etbuild.plan.parts import (
     Example,
     FileExample,
     Leaf,
-    Tolerance,
     callables_of,
     leaves_of,
-    pairs,
 )
+from etplugins.comparison.parts import Tolerance, pairs
+
+if TYPE_CHECKING:
+    from etplugins.model_tests import sections
+
+TEXT: DocumentPath = ("checks", "text")
+"""The place of a text in a manifest."""
 
 
 class MethodTests(Part):
@@ -42,13 +46,18 @@ class MethodTests(Part):
     min_sqnr: float | None
 
 
-class CallSpec(Part):
-    """A call of a method with inputs of the manifest."""
+class Call(Part):
+    """One call. For example `{method: decode, inputs: [{shape: [1, 1], dtype: int64}]}`.
 
-    path: DocumentPath
+    Attributes:
+        path: Its place in the manifest.
+        method: The method that is called. For example `decode`.
+    """
+
+    path: Annotated[DocumentPath, PLAN_ONLY]
     method: str
-    inputs: tuple[Example, ...] = ()
-    kwargs: dict[str, Example] = {}
+    inputs: Annotated[tuple[Example, ...], Says("testInputs", default=[])] = ()
+    kwargs: Annotated[dict[str, Example], Says("testKwargs", default={})] = {}
 
     @property
     def leaves(self) -> Iterator[tuple[Leaf, DocumentPath]]:
@@ -111,6 +120,45 @@ class TextTest(Part, section="TextCheck"):
     min_equal_tokens: Annotated[int, Says(minimum=0, maximum=32)] | None = None
 
 
+class TestsOfMethod(Part):
+    """The settings of one method. For example `{random: 5, ranges: [[0, 255]]}`."""
+
+    tolerance: Tolerance | None = None
+    random: RandomCases | None = None
+    ranges: Ranges | None = None
+
+
+class Case(Call, needs=()):
+    """One call, or several calls one after the other: `method` and its inputs, or `calls`. For example `{method:
+    forward, inputs: [{file: cat.npy}]}`.
+
+    Attributes:
+        method: The method that is called. For example `forward`.
+        calls: Calls one after the other. The program keeps its state from one to the next. For example `[{method:
+            prefill, inputs: [{shape: [1, 5], dtype: int64}]}, {method: decode, inputs: [{shape: [1, 1], dtype:
+            int64}]}]`.
+    """
+
+    calls: Annotated[tuple[Call, ...], Says(minItems=1)] | None = None
+
+
+class Tests(Part):
+    """What `etbuild test` runs.
+
+    Attributes:
+        seed: The seed of the random inputs. For example `7`.
+        methods: Settings for single methods, by name. For example `{decode: {tolerance: {rtol: 0.01}}}`.
+        cases: Calls with inputs of your own, by name. The program and the model begin each case with fresh state. For
+            example `{cat: {method: forward, inputs: [{file: cat.png, loader: "images:load"}]}}`.
+    """
+
+    tolerance: Tolerance | None = None
+    random: RandomCases | None = None
+    seed: Count = 0
+    methods: dict[str, TestsOfMethod] = {}
+    cases: dict[FileStem, Case] = {}
+
+
 class TestPlan(Part):
     """What `etbuild test` runs.
 
@@ -126,7 +174,7 @@ class TestPlan(Part):
 
     methods: dict[str, MethodTests]
     seed: int
-    cases: dict[str, tuple[CallSpec, ...]]
+    cases: dict[str, tuple[Call, ...]]
     metrics: tuple[Metric, ...]
     text: TextTest | None
 
@@ -158,6 +206,14 @@ class TestPlan(Part):
         return found
 
 
+def metrics(checks: Checks) -> dict[DocumentPath, sections.Metric]:
+    """The metrics of a manifest's `checks`, by their place."""
+    given = checks.get("metric", [])
+    if isinstance(given, list):
+        return {("checks", "metric", index): metric for index, metric in enumerate(given)}
+    return {("checks", "metric"): given}
+
+
 def tests_of(manifest: Manifest, methods: Iterable[str]) -> TestPlan:
     """What a checked manifest says about its tests, with every default.
 
@@ -165,7 +221,8 @@ def tests_of(manifest: Manifest, methods: Iterable[str]) -> TestPlan:
         manifest: The data of the manifest.
         methods: The names of the methods in its plan.
     """
-    tests, checks = manifest.get("tests", {}), manifest.get("checks", {})
+    tests: Any = manifest.get("tests", {})
+    checks = manifest.get("checks", {})
     return TestPlan(
         methods={name: _method(name, tests, checks) for name in sorted(methods)},
         seed=tests.get("seed", 0),
@@ -175,7 +232,7 @@ def tests_of(manifest: Manifest, methods: Iterable[str]) -> TestPlan:
     )
 
 
-def _method(name: str, tests: Tests, checks: Checks) -> MethodTests:
+def _method(name: str, tests: sections.Tests, checks: Checks) -> MethodTests:
     own = tests.get("methods", {}).get(name, {})
     of_all: DocumentPath | None = ("tests", "tolerance") if "tolerance" in tests else None
     return MethodTests(
@@ -192,6 +249,6 @@ def _of_method(bound: float | dict[str, float] | None, name: str) -> float | Non
     return bound.get(name) if isinstance(bound, dict) else bound
 
 
-def _calls(case: Case, path: DocumentPath) -> tuple[CallSpec, ...]:
+def _calls(case: sections.Case, path: DocumentPath) -> tuple[Call, ...]:
     places = {(*path, "calls", index): call for index, call in enumerate(case.get("calls", []))} or {path: case}
-    return tuple(CallSpec.from_json({**call, "path": place}) for place, call in places.items())
+    return tuple(Call.from_json({**call, "path": place}) for place, call in places.items())

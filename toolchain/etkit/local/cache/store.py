@@ -7,7 +7,7 @@
 
 Blobs and records are written to `tmp` and renamed, so a process may be killed at any time. A record is written after
 its blobs, and it is a hit only if every blob still has its digest. A damaged entry is dropped, and the step runs again.
-An entry counts as damaged only if its content proves it. If the disk is full or cannot be read now, the entry stays.
+An entry counts as damaged only if its content is wrong. If the disk is full or cannot be read now, the entry stays.
 
 Locks are the kernel's (flock), so a killed process releases them. Processes that read or write entries share
 `locks/gc`; garbage collection takes it exclusively. So garbage collection removes nothing in use.
@@ -26,31 +26,16 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from etbuild.cache import entries
-from etbuild.cache.entries import Damaged, Entry, Unreadable, reason
 from etbuild.errors import InputError
 from etbuild.files import locks
 from etbuild.files.scratch import HIDDEN, Scratch, sweep
-from etbuild.publishing.owners import others_that_write
+from etkit.local.cache import entries
+from etkit.local.cache.entries import Damaged, Entry, Unreadable, reason
+from etkit.local.cache.owners import others_that_write
 
 _READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 GC = "gc"
 """The name of the lock of garbage collection."""
-
-
-def default_directory() -> Path:
-    """Returns `$ETBUILD_CACHE_DIR`, or `etbuild` in the user's cache directory.
-
-    Raises:
-        InputError: The home directory cannot be determined.
-    """
-    named = os.environ.get("ETBUILD_CACHE_DIR")
-    if named:
-        return Path(named)
-    try:
-        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "etbuild"
-    except RuntimeError as error:
-        raise InputError.of(f"no home directory: {error}", "name one with --cache-dir") from error
 
 
 def _report(line: str) -> None:
@@ -73,8 +58,8 @@ class Cache:
         self.directory = directory.absolute()
         self.report = report
         self.unfinished = self.directory / entries.UNFINISHED
-        self._read_only: str | None = None  # why nothing can be written
-        self._told = False  # that nothing can be written
+        self._read_only: str | None = None  # the reason why nothing can be written
+        self._told = False  # whether this was reported
         try:
             self._make()
         except OSError as error:
@@ -89,7 +74,7 @@ class Cache:
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         for kind in entries.KINDS:
             (self.directory / kind).mkdir(exist_ok=True)
-            if (self.directory / kind).is_symlink():  # its files are not ours to remove
+            if (self.directory / kind).is_symlink():  # files behind a link are not the cache's to remove
                 raise NotADirectoryError(errno.ENOTDIR, f"`{kind}` is a link")
         sweep(self.unfinished)
         with self.locked(GC, fcntl.LOCK_SH):
@@ -211,7 +196,7 @@ class Cache:
         with contextlib.ExitStack() as held:
             try:
                 held.enter_context(self.locked(f"{step}-{key}", fcntl.LOCK_EX))
-            except OSError as error:  # then two processes may do the same work, and that is all
+            except OSError as error:  # without the lock, two processes may do the same work, but nothing breaks
                 self.report(f"{self.directory}: cannot lock it: {reason(error)}")
             yield
 
@@ -236,8 +221,8 @@ class Cache:
 
     @contextlib.contextmanager
     def locked(self, name: str, kind: int) -> Iterator[None]:
-        """Holds a lock. Garbage collection may remove its file meanwhile; then it is made again. Where nothing can be
-        written, it works without a lock: an entry that is removed meanwhile is a miss."""
+        """Holds a lock. Garbage collection may remove its file meanwhile; then it is made again. In a read-only cache
+        there is no lock: an entry that is removed meanwhile is a miss."""
         path, read_only = self.directory / "locks" / name, self._read_only is not None
         with contextlib.ExitStack() as held:
             with contextlib.suppress(*(OSError,) if read_only else ()):

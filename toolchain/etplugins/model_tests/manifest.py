@@ -1,28 +1,38 @@
-"""Checks the tests of a manifest, and what `etbuild test` measures."""
+"""Checks the tests of a manifest, and the measurements of `etbuild test`."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from typing import Any
 
 from etbuild.errors import DocumentPath, Problem, did_you_mean, unknown
 from etbuild.manifest import example_inputs
-from etbuild.manifest.example_inputs import CheckFile
-from etbuild.manifest.sections import Call, Case, Checks, Manifest, Metric, TextCheck
+from etbuild.manifest.file_names import check_example
+from etbuild.manifest.plugin_sections import Section
+from etbuild.manifest.sections import Manifest
+from etplugins.model_tests.parts import TEXT, metrics
+from etplugins.model_tests.sections import Call, Case, Tests, TextCheck
 
-TEXT: DocumentPath = ("checks", "text")
-"""The place of a text in a manifest."""
+_CHECKS = ("max_error", "min_sqnr", "metric", "text")
 _TEXT_LIMITS = ("max_perplexity", "max_perplexity_change", "max_divergence", "min_same_choices", "min_equal_tokens")
 
 
-def check(data: Manifest, methods: Collection[str], check_file: CheckFile) -> Iterator[Problem]:
-    """Yields the problems of `tests` and of the `checks` of tests that a schema cannot find.
+class TestsSection(Section):
+    """What `etbuild test` runs and measures."""
 
-    Args:
-        data: The manifest.
-        methods: The names of its methods.
-        check_file: Checks the name of a file.
-    """
-    of_methods = data.get("tests", {}).get("methods", {})
+    def check(self, manifest: Manifest) -> Iterator[Problem]:
+        """Yields the problems of `tests` and of the `checks` of tests that a schema cannot find."""
+        return _check(manifest, manifest.get("methods", {}))
+
+    def normalized(self, manifest: Manifest) -> Manifest:
+        """The manifest without the checks of tests, which no build reads."""
+        checks: Any = {name: limit for name, limit in manifest.get("checks", {}).items() if name not in _CHECKS}
+        return {**manifest, "checks": checks}
+
+
+def _check(data: Manifest, methods: Collection[str]) -> Iterator[Problem]:
+    tests, checks = data.get("tests") or Tests(), data.get("checks", {})
+    of_methods = tests.get("methods", {})
     for name, hint in unknown(of_methods, methods):
         yield Problem(f"there is no method `{name}`", ("tests", "methods", name), hint, at_key=True)
     for name, settings in of_methods.items():
@@ -30,19 +40,22 @@ def check(data: Manifest, methods: Collection[str], check_file: CheckFile) -> It
             if limits is not None and limits[0] > limits[1]:
                 path: DocumentPath = ("tests", "methods", name, "ranges", index)
                 yield Problem(f"{limits[0]} is larger than {limits[1]}", path, "write the smallest number first")
-    for name, case in data.get("tests", {}).get("cases", {}).items():
-        yield from _check_case(case, methods, ("tests", "cases", name), check_file)
-    for path, metric in metrics(data.get("checks", {})).items():
+    for name, case in tests.get("cases", {}).items():
+        yield from _check_case(case, methods, ("tests", "cases", name))
+    for check, by_method in (("max_error", checks.get("max_error")), ("min_sqnr", checks.get("min_sqnr"))):
+        for name, hint in unknown(by_method if isinstance(by_method, dict) else (), methods):
+            yield Problem(f"there is no method `{name}`", ("checks", check, name), hint, at_key=True)
+    for path, metric in metrics(checks).items():
         if not {"min", "max", "max_change"} & metric.keys():
             yield Problem("a metric needs `min`, `max` or `max_change`", path, "for example min: 0.71")
         if "data" in metric:
-            yield from check_file(metric["data"], (*path, "data"), True)
-    if "text" in data.get("checks", {}):
-        yield from _check_text(data, data["checks"]["text"], check_file)
+            yield from check_example(metric["data"], (*path, "data"), True)
+    if "text" in checks:
+        yield from _check_text(data, checks["text"])
 
 
-def _check_text(data: Manifest, text: TextCheck, check_file: CheckFile) -> Iterator[Problem]:
-    yield from check_file(text["file"], (*TEXT, "file"), True)
+def _check_text(data: Manifest, text: TextCheck) -> Iterator[Problem]:
+    yield from check_example(text["file"], (*TEXT, "file"), True)
     if not {*_TEXT_LIMITS} & text.keys():
         names = ", ".join(f"`{name}`" for name in _TEXT_LIMITS)
         yield Problem(f"a text needs one of {names}", TEXT, "for example max_divergence: 0.05")
@@ -53,15 +66,7 @@ def _check_text(data: Manifest, text: TextCheck, check_file: CheckFile) -> Itera
         yield Problem("a text needs the tokenizer of the model", TEXT, "add `tokenizer: tokenizer.json`", at_key=True)
 
 
-def metrics(checks: Checks) -> dict[DocumentPath, Metric]:
-    """The metrics of a manifest's `checks`, by their place."""
-    given = checks.get("metric", [])
-    if isinstance(given, list):
-        return {("checks", "metric", index): metric for index, metric in enumerate(given)}
-    return {("checks", "metric"): given}
-
-
-def _check_case(case: Case, methods: Collection[str], path: DocumentPath, check_file: CheckFile) -> Iterator[Problem]:
+def _check_case(case: Case, methods: Collection[str], path: DocumentPath) -> Iterator[Problem]:
     kinds = [key for key in ("method", "calls") if key in case]
     if len(kinds) != 1:
         got = "both" if kinds else "none of them"
@@ -72,16 +77,16 @@ def _check_case(case: Case, methods: Collection[str], path: DocumentPath, check_
             if key in case:
                 yield Problem(f"`{key}` goes with `method`, not with `calls`", (*path, key), at_key=True)
         for index, call in enumerate(case["calls"]):
-            yield from _check_call(call, methods, (*path, "calls", index), check_file)
+            yield from _check_call(call, methods, (*path, "calls", index))
     else:
-        yield from _check_call(case, methods, path, check_file)
+        yield from _check_call(case, methods, path)
 
 
-def _check_call(call: Call, methods: Collection[str], path: DocumentPath, check_file: CheckFile) -> Iterator[Problem]:
+def _check_call(call: Call, methods: Collection[str], path: DocumentPath) -> Iterator[Problem]:
     if call["method"] not in methods:
         hint = did_you_mean(call["method"], methods)
         yield Problem(f"there is no method `{call['method']}`", (*path, "method"), hint)
     for index, example in enumerate(call.get("inputs", [])):
-        yield from example_inputs.check_one(example, (*path, "inputs", index), check_file)
+        yield from example_inputs.check_one(example, (*path, "inputs", index))
     for key, example in call.get("kwargs", {}).items():
-        yield from example_inputs.check_one(example, (*path, "kwargs", key), check_file)
+        yield from example_inputs.check_one(example, (*path, "kwargs", key))

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from etbuild.key.declared import Inputs
     from etbuild.results import ProgramMethod
-    from etbuild.steps.prepared_model import PreparedModel
+    from etkit.local.prepared_model import PreparedModel
 
 
 def load(
@@ -50,7 +50,7 @@ def load(
         variant: A variant of it; None for the manifest without one.
         parameters: The values of some of its parameters, by name, or their texts as `--set` takes them.
         roots: Directories to search for sources and data, after that of the manifest.
-        data: Data files by the name that the manifest uses. Of a directory, all its files.
+        data: Data files by the name that the manifest uses. A directory stands for all its files.
 
     Raises:
         InputError: The manifest has problems. The error lists all of them.
@@ -114,7 +114,7 @@ class Model:
             InputError, BuildError, CheckError: As the command reports. `problems` has each problem with its place.
             Exception: There is a bug in the driver. The message has its traceback.
         """
-        from etbuild.processes import request
+        from etkit.local import request
 
         kept = _Scratch() if directory is None else None
         place = kept.path if kept is not None else Path(str(directory))
@@ -152,13 +152,13 @@ class Model:
 
     @contextmanager
     def _prepared(self) -> Iterator[PreparedModel]:
-        """The model in PyTorch. It is valid inside."""
+        """Makes the model in PyTorch, which is valid within this context."""
         from etbuild.guard.undeclared import watched_reads
         from etbuild.inputs.step_context import StepContext
         from etbuild.inputs.user_code import importable
         from etbuild.key.import_graph import used_sources
-        from etbuild.steps.prepared_model import PreparedModel
         from etbuild.surroundings.random_seeds import seed
+        from etkit.local.prepared_model import PreparedModel
 
         inputs = self._request.inputs()
         used = used_sources(inputs, self._plan.export_plan)
@@ -242,11 +242,11 @@ class Program:
 
     def __init__(self, path: Path, named_data: Sequence[Path], kept: object = None) -> None:
         """Use `open_program` or `Built.program`."""
-        from etbuild.runtime import program_files
+        from etplugins.runtime import program_files
 
         self._files = program_files.read(path, named_data)
         self._scratch = _Scratch()
-        self._kept = kept  # the directory of its files lives as long as the program, which opens them late
+        self._kept = kept  # keeps the directory of its files, which the program opens late
         self._session: Any = None
         self._loads: set[str] = set()
 
@@ -308,13 +308,13 @@ class Program:
 
     def _loaded(self, method: str) -> Any:
         """The session, which has loaded the method."""
-        from etbuild.runtime.session import Session
         from etbuild.surroundings.library_output import native_log_off
+        from etplugins.runtime.session import Session
 
         if method not in self._loads:
             with native_log_off():
                 self._session = self._session or Session(self._files, self._scratch.path)
-                with suppress(RuntimeError):  # the call says it in words
+                with suppress(RuntimeError):  # the call reports it
                     self._session.load(method)
             self._loads.add(method)
         return self._session
@@ -325,7 +325,7 @@ class Page:
     """The HTML page of a program. A notebook shows it in a frame.
 
     Attributes:
-        html: The page in UTF-8. It loads nothing from elsewhere.
+        html: The page in UTF-8. It loads no other files.
     """
 
     html: bytes

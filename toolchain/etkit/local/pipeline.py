@@ -33,24 +33,25 @@ from etbuild.export.layout import (
 from etbuild.files.digests import digest, file_digest
 from etbuild.files.writing import Artifact
 from etbuild.inputs.step_context import Stage, Watch
-from etbuild.key import code, snapshot
+from etbuild.key import code
 from etbuild.key.declared import Inputs
 from etbuild.key.distributions import environment
 from etbuild.key.import_graph import used_sources
 from etbuild.key.key import KeyFiles, describe
 from etbuild.key.toolchain import toolchain
 from etbuild.plan.plan import Plan
-from etbuild.plan.step_plans import ComparePlan, ExportPlan, LowerPlan, MethodPlan
+from etbuild.plan.step_plans import ExportPlan, LowerPlan, MethodPlan
 from etbuild.publishing.artifacts import scratch_in
 from etbuild.steps.lowering_options import LoweringOptions
 from etbuild.steps.one_by_one import KeptMethods
+from etkit.local import snapshot
 
 if TYPE_CHECKING:
-    from etbuild.cache.store import Cache
     from etbuild.results import KeyInputs, LoweringFacts
     from etbuild.steps.saved_export import LoweringJob
+    from etkit.local.cache.store import Cache
 
-P = TypeVar("P", LowerPlan, ComparePlan)
+P = TypeVar("P", bound=LowerPlan)
 StepPlan = ExportPlan | MethodPlan | Plan
 """A plan of one step, or of all."""
 
@@ -58,13 +59,12 @@ StepPlan = ExportPlan | MethodPlan | Plan
 class Comparison(Protocol):
     """The comparison of a program with its model, which a plug-in provides as the step `compare`.
 
-    It is made with a function that returns the job, with the sources of the model, and with the file of the example
-    inputs that the export saves. It may have a process of its own, which makes the model. What the function returns may
-    change until the comparison runs.
+    It is made with a function that returns the job, the sources of the model, and the file of the example inputs that
+    the export saves. It may have its own process, which makes the model. The job may change until the comparison runs.
     """
 
     def start(self) -> None:
-        """Starts its process, unless it runs: it takes long to import what a model needs."""
+        """Starts its process, unless it runs, early: importing what a model needs takes long."""
 
     def run(self, directory: Path, lowering: LoweringFacts, scratch: Path, result: Path) -> None:
         """Compares, and ends its process.
@@ -85,11 +85,11 @@ class Comparison(Protocol):
 
 
 class _NoPythonInterface:
-    """Refuses to find the Python interface, for a model that would build with it while a step runs."""
+    """Makes an import of the Python interface fail, so that no model builds with it while a step runs."""
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> None:
         """Finds nothing: other finders do."""
-        if name == "etbuild.api":
+        if name == "etkit.local.interface":
             raise InputError.of("a model cannot use the Python interface of `etbuild`", "build with it elsewhere")
 
 
@@ -111,7 +111,7 @@ class Request:
         plan: The plan.
         files: The sources and the data.
         described: What the key is made from.
-        environment: A digest of all installed packages. The local cache keeps results apart by it.
+        environment: A digest of all installed packages. The local cache keeps separate results for each.
         began: When the build began, in ns.
     """
 
@@ -133,8 +133,8 @@ class Request:
         return cls(plan, files, describe(plan, files.digests), environment(), began)
 
     def of_one_moment(self, directory: Path) -> Request:
-        """The same with copies, in a directory, of checkpoints that may change during the build. Errors are those of
-        `read` and of `snapshot.copied`."""
+        """The same request with copies of those checkpoints that may change during the build, in a directory. Errors
+        are those of `read` and of `snapshot.copied`."""
         inputs = snapshot.copied(self.files.inputs, self.files.checkpoints, directory / "inputs")
         if inputs is None:
             return self
@@ -161,7 +161,7 @@ class Step:
         reads: Returns what else it reads, as items of its key.
         writes: The directory for what it writes.
         run: Runs it.
-        schema: The schema of its key. None: it takes no time, so it has no key and always runs.
+        schema: The schema of its key. None: the step is quick, so it has no key and always runs.
     """
 
     name: str
@@ -185,7 +185,7 @@ class Pipeline:
     ) -> None:
         """Args:
         request: What to build.
-        directory: An existing directory for those of the steps.
+        directory: An existing directory for the directories of the steps.
         stage: Is called for each stage, to show progress.
         options: How lowering runs.
         cache: Keeps what the steps write. None: nothing is kept after the build.
@@ -230,7 +230,7 @@ class Pipeline:
             self._run(step)
             return "run"
         key = self.key(step.schema, step.name, step.plan(self.request.plan), step.reads(self))
-        fetched = step.name == "export" or self.options.accelerate  # who turns the switches off wants lowering to run
+        fetched = step.name == "export" or self.options.accelerate  # without the switches, lowering has to run
         if fetched and self.cache.fetch(step.name, key, directory) is not None:
             return "cached"
         with self.cache.building(step.name, key):
@@ -249,19 +249,19 @@ class Pipeline:
             with _without_python_interface():
                 step.run(self)
         except EtbuildError:
-            self.request.files.check_unchanged()  # data that has changed may be why it failed
+            self.request.files.check_unchanged()  # changed data may be the cause of the failure
             raise
         self.request.files.check_unchanged()
 
     @cached_property
     def comparison(self) -> Comparison:
-        """The comparison. The export or the lowering starts its process, if there are processors."""
+        """The comparison. The export or the lowering starts its process, if a processor is free."""
         job, used = partial(self.job, self.request.plan.compare_plan), self.request.files.used
         comparison: Comparison = plugins.load("step", "compare")(job, used, self.export.directory / EXAMPLES)
         return comparison
 
     def close(self) -> None:
-        """Ends what still runs."""
+        """Ends processes that still run."""
         if "comparison" in vars(self):
             self.comparison.close()
 
@@ -281,11 +281,11 @@ class Pipeline:
         )
 
     def data(self, plan: StepPlan) -> dict[str, DocumentPath]:
-        """The data that a step reads. If later steps export the methods again, they read all data."""
+        """The data that a step reads: all data if later steps export the methods again."""
         return self.request.files.data(None if self.export.needs_reexport else plan.data_names)
 
     def job(self, plan: P) -> LoweringJob[P]:
-        """What lowering or comparing reads, and how it runs."""
+        """The inputs and options of lowering or comparing."""
         from etbuild.steps.saved_export import LoweringJob
 
         inputs = self.request.files.inputs.only(self.data(plan))
@@ -293,15 +293,15 @@ class Pipeline:
 
     @property
     def watch(self) -> Watch:
-        """Refuses what the sources read and no key covers. The driver itself reads what the cache has."""
+        """Refuses reads of the sources that no key covers. The driver itself may read the cache."""
         from etbuild.guard.undeclared import watched_reads
 
         return partial(watched_reads, given=[] if self.cache is None else [self.cache.directory])
 
     @property
     def _computed(self) -> KeptWeights:
-        """Where weights are kept that are computed from others: for this build, and those that take long in the cache.
-        They depend on nothing but the weight and the code that computes them."""
+        """The places for weights that are computed from other weights: a file of this build, and for slow ones the
+        cache. They depend only on the weight and the code that computes them."""
         file, cache = self.directory / "computed" / "weights.safetensors", self.cache
         request = self.request
         if cache is None:
@@ -321,7 +321,7 @@ class Pipeline:
 
     @contextmanager
     def stored(self, step: str, directories: Mapping[str, Path]) -> Iterator[None]:
-        """Stores what is written inside to the directories of some keys, unless it depends on what no key holds.
+        """Stores files written to the directories of some keys within this context, unless keys miss what they need.
 
         Raises:
             BuildError: A file has changed since the build began.
@@ -337,8 +337,8 @@ class Pipeline:
 
 
 class _CachedMethods(KeptMethods):
-    """Keeps each method in the cache. Its key leaves out the other methods and the constants of the export; without the
-    content of weights, also the checkpoints and the tensors that the factory made."""
+    """Keeps each method in the cache. Its key leaves out other methods and the constants of the export. Without the
+    content of weights, it also leaves out the checkpoints and the factory's tensors."""
 
     def __init__(self, pipeline: Pipeline, cache: Cache) -> None:
         self._pipeline, self._cache = pipeline, cache
@@ -346,7 +346,7 @@ class _CachedMethods(KeptMethods):
     def fetch(self, name: str, directory: Path, *, weights: bool) -> bool:
         """Takes a method from the cache."""
         found = self._cache.fetch("method", self._key(name, weights), directory) is not None
-        ran = not found or self._pipeline.methods.get(name) == "run"  # some methods are lowered in both ways
+        ran = not found or self._pipeline.methods.get(name) == "run"  # some are lowered with and without weights
         self._pipeline.methods[name] = "run" if ran else "cached"
         return found
 
@@ -374,13 +374,13 @@ def files_below(directory: Path) -> list[str]:
 
 
 def _exported(run: Pipeline, left_out: Collection[str]) -> dict[str, object]:
-    """The files of the export except some."""
+    """The files of the export, except those left out."""
     directory = run.export.directory
     return {"export": {name: file_digest(directory / name) for name in files_below(directory) if name not in left_out}}
 
 
 def _sources(run: Pipeline) -> dict[str, object]:
-    """The sources and the toolchain, without what only lowering needs: variants for several backends share one
+    """The sources and the toolchain, without parts that only lowering needs. So variants for several backends share an
     export."""
     needed = backends.distributions(run.request.plan.export_backends)
     packages = run.request.files.used.packages
@@ -412,19 +412,19 @@ def _export(run: Pipeline) -> None:
             for part in imports:
                 part()
     if request.plan.compare_plan.weights or request.plan.export_plan.read_weights:
-        # Of a model without files, nobody knows yet how much memory it takes a second time.
+        # If the model has no files, it is unknown yet how much memory a second one takes.
         imports.append(run.comparison.start)
     plan, meanwhile = request.plan.export_plan, imports if run.options.jobs > 1 else []
     inputs = request.files.inputs.only(run.data(plan))
     export(plan, inputs, request.files.used, run.export.directory, run.stage, run.watch, meanwhile)
-    if run.export.needs_reexport:  # the process of the model may need what exports
+    if run.export.needs_reexport:  # the model's process may need the code of exports
         run.comparison.close()
 
 
 def _import_transformers() -> None:
     from etbuild.surroundings.library_output import library_messages_off, stdout_for_results
 
-    with library_messages_off(), stdout_for_results(), suppress(ImportError):  # the export says what is missing
+    with library_messages_off(), stdout_for_results(), suppress(ImportError):  # the export reports what is missing
         import transformers.modeling_utils  # noqa: F401
 
 
@@ -435,14 +435,14 @@ def _lower(run: Pipeline) -> None:
     directory, plan = run.directory / "methods", run.request.plan.lower_plan
     directory.mkdir()
     kept = None if run.cache is None else _CachedMethods(run, run.cache)
-    if run.options.jobs > 1:  # it takes long to import what a model needs
+    if run.options.jobs > 1:  # importing what a model needs takes long
         run.comparison.start()
     Lowering(run.job(plan), run.program, directory).run(kept)
 
 
 def _compare(run: Pipeline) -> None:
     """Compares the program with its model."""
-    scratch = run.directory / "compared"  # below a directory that the process of the model may read
+    scratch = run.directory / "compared"  # the model's process may read this directory
     scratch.mkdir()
     run.comparison.run(run.program, run.lowering, scratch, run.compared)
 

@@ -39,7 +39,7 @@ KINDS = (*_PATHS, UNFINISHED)
 
 
 class Damaged(Exception):
-    """The content of an entry is not what was stored."""
+    """An entry has other content than was stored."""
 
 
 class Unreadable(Exception):
@@ -113,7 +113,7 @@ def read_record(path: Path) -> list[Entry]:
 
 
 def _is_odd(entry: Entry) -> bool:
-    """Whether its name leads out of a directory, or its digest has another form."""
+    """Whether an entry's name leads out of the directory, or its digest is no sha256."""
     name = Path(entry.name)
     return ".." in name.parts or name.is_absolute() or "\0" in entry.name or not _DIGEST.fullmatch(entry.sha256)
 
@@ -208,7 +208,7 @@ def _copy_and_digest(source: BinaryIO, target: BinaryIO) -> tuple[str, int]:
 def _read_block(source: BinaryIO) -> bytes:
     try:
         return source.read(_BLOCK)
-    except OSError as error:  # by its type it could come from writing the copy
+    except OSError as error:  # an OSError could also come from writing the copy
         raise Unreadable(f"a blob: {reason(error)}") from error
 
 
@@ -281,7 +281,7 @@ def _write(path: Path, write_to: Callable[[BinaryIO], object], unfinished: Path)
 
 
 def remove_copies(names: Sequence[str], directory: Path) -> None:
-    """Removes files and the directories that are empty then. Ignores what cannot be removed."""
+    """Removes files, and directories that become empty. Ignores errors."""
     for name in names:
         for path in (directory / name, *(directory / parent for parent in Path(name).parents[:-1])):
             with contextlib.suppress(OSError):

@@ -11,13 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from etbuild import notes
-from etbuild.build.pipeline import STEPS, Pipeline, Request
 from etbuild.errors import BuildError
 from etbuild.files.digests import digest, file_digest, hashed_once
 from etbuild.files.writing import Artifact
 from etbuild.inputs.sources import UsedSources
 from etbuild.inputs.step_context import Stage
-from etbuild.key import checked_files, snapshot
 from etbuild.key.declared import Inputs
 from etbuild.plan.plan import Plan
 from etbuild.plan.step_plans import ExportPlan, LowerPlan
@@ -25,13 +23,15 @@ from etbuild.publishing.artifacts import publish, staging
 from etbuild.report import tokenizer
 from etbuild.steps.lowering_options import LoweringOptions
 from etbuild.steps.one_by_one import one_by_one
+from etkit.local import checked_files, snapshot
+from etkit.local.pipeline import STEPS, Pipeline, Request
 
 if TYPE_CHECKING:
-    from etbuild.cache.store import Cache
     from etbuild.inputs.source_lines import SourceLines
     from etbuild.results import LoweringFacts
+    from etkit.local.cache.store import Cache
 
-_CHECKED, _COMPARED = "checked.files.json", "compared.json"  # are in the cache beside the artifacts
+_CHECKED, _COMPARED = "checked.files.json", "compared.json"  # files in the cache beside the artifacts
 
 
 @dataclass(frozen=True)
@@ -85,10 +85,10 @@ class BuildOptions:
     Attributes:
         stage: Is called for each stage, to show progress.
         cache: The cache for results; None to build without one.
-        restart: Is called before the first step runs. It runs the command in fixed surroundings, unless this process
+        restart: Is called before the first step. It restarts the command in fixed surroundings, unless the process
             already has them.
         lowering: How lowering runs.
-        verify: Builds a second time without the cache, and compares with the first build. None: nothing does.
+        verify: Builds a second time without the cache, and compares with the first build. None: no second build.
         write_page: Writes the HTML page of the program beside the report and the index. Gets their directory, the name
             of the program, the facts of the lowering, and the lines of the sources. None: there is no page.
         etrecord: Also write an ETRecord of each method.
@@ -107,7 +107,7 @@ class BuildOptions:
 
     @property
     def needs_steps(self) -> bool:
-        """Whether the build needs what the steps wrote, and not only the program. The cache has that for each step."""
+        """Whether the build needs files that the steps wrote, besides the program. The cache has them by step."""
         return self.write_page is not None or self.origins is not None or self.etrecord
 
 
@@ -133,7 +133,7 @@ def build(plan: Plan, inputs: Inputs, directory: Path, options: BuildOptions) ->
         snapshot.wait_until_quiet(path for name in plan.data_names if (path := inputs.find(name)) is not None)
         tokenizer.check_files(plan, inputs)
         request = Request.read(plan, inputs)
-    # A caller who changes how lowering runs wants lowering to run.
+    # If the caller changes how lowering runs, lowering has to run.
     if cache is None or options.verify is not None or not options.lowering.accelerate or options.needs_steps:
         options.restart()
         return _build(request, directory, options)
@@ -168,7 +168,7 @@ def _cached(request: Request, directory: Path, stage: Stage, cache: Cache) -> Bu
 
 
 def _checked_by(request: Request) -> str:
-    """What a program in the cache was checked with: all installed packages, and the code that compared it."""
+    """A digest of what a cached program was checked with: all installed packages, and the code of the comparison."""
     return digest([request.environment, request.code_of("compare")])
 
 
@@ -176,7 +176,7 @@ def _build(request: Request, directory: Path, options: BuildOptions) -> BuildRes
     from etbuild.guard.undeclared import unkeyed
     from etbuild.processes import forked
 
-    forked.loaded.clear()  # what an earlier build of this process has imported
+    forked.loaded.clear()  # drops what an earlier build in this process has imported
     # A comparison of two builds needs two builds, so the cache must not replace one.
     cache = None if options.verify is not None else options.cache
     with (
@@ -213,7 +213,7 @@ def _verify(verify: Verify, pipeline: Pipeline) -> None:
 
 
 def _more_files(pipeline: Pipeline, options: BuildOptions) -> list[Artifact]:
-    """Writes what the options ask for beside the program. Returns the artifacts among it."""
+    """Writes further files that the options ask for. Returns those that are artifacts."""
     plan, lines, directory = pipeline.request.plan, pipeline.export.lines, pipeline.program
     artifacts: list[Artifact] = []
     if options.origins is not None:
@@ -222,7 +222,7 @@ def _more_files(pipeline: Pipeline, options: BuildOptions) -> list[Artifact]:
         write_json(options.origins, plan.name, "lowering", pipeline.lowering)
         write_json(options.origins, plan.name, "export.lines", lines.to_json())
     if options.etrecord:
-        from etbuild.steps import etrecord
+        from etkit.local import etrecord
 
         job = pipeline.job(plan.lower_plan)
         records = etrecord.etrecords(job, lines, directory / f"{plan.name}.pte", pipeline.directory)

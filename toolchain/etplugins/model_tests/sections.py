@@ -1,0 +1,66 @@
+"""The types of a manifest's data: `make reference` writes them from `etplugins.model_tests.parts`."""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+from etbuild.manifest.sections import ExampleInput, Number, Options
+from etplugins.comparison.sections import Tolerance
+
+
+class Metric(TypedDict, total=False):
+    """Data of `etplugins.model_tests.parts.Metric`."""
+
+    factory: str
+    data: str
+    kwargs: Options
+    min: Number
+    max: Number
+    max_change: Number
+
+
+class TextCheck(TypedDict, total=False):
+    """Data of `etplugins.model_tests.parts.TextTest`."""
+
+    file: str
+    tokens: int
+    max_perplexity: Number
+    max_perplexity_change: Number
+    max_divergence: Number
+    min_same_choices: Number
+    min_equal_tokens: int
+
+
+class TestsOfMethod(TypedDict, total=False):
+    """Data of `etplugins.model_tests.parts.TestsOfMethod`."""
+
+    tolerance: Tolerance
+    random: int
+    ranges: list[list[Number] | None]
+
+
+class Call(TypedDict, total=False):
+    """Data of `etplugins.model_tests.parts.Call`."""
+
+    method: str
+    inputs: list[ExampleInput]
+    kwargs: dict[str, ExampleInput]
+
+
+class Case(TypedDict, total=False):
+    """Data of `etplugins.model_tests.parts.Case`."""
+
+    method: str
+    inputs: list[ExampleInput]
+    kwargs: dict[str, ExampleInput]
+    calls: list[Call]
+
+
+class Tests(TypedDict, total=False):
+    """Data of `etplugins.model_tests.parts.Tests`."""
+
+    tolerance: Tolerance
+    random: int
+    seed: int
+    methods: dict[str, TestsOfMethod]
+    cases: dict[str, Case]
