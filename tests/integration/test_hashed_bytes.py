@@ -47,7 +47,7 @@ defaults: {{partitioners: {partitioners}}}
 """
 
 IN_MEMORY = {
-    "etbuild.upstream.accelerate.blobs_in_files",
+    "etbuild.lower.blob_files",
     "etplugins.templates.binding",
     "etplugins.templates.method_archive",
     "etbuild.lower.weight_storage",

@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from etbuild import notes, releases
+from etbuild import notes, switches
 from etbuild.files.writing import Artifact
 from etbuild.guard import children
 from etbuild.inputs.step_context import StepContext
@@ -38,14 +38,12 @@ from etbuild.steps.saved_export import (
     opened_export,
     runs_code_of_others,
 )
-from etbuild.upstream.accelerate import accelerated
 
 if TYPE_CHECKING:
     from executorch.exir import ExecutorchProgramManager
 
     from etbuild.emit.emit_methods import Emitted
     from etbuild.export.read_archive import SavedExport
-    from etbuild.upstream.accelerate.preprocess_in_parallel import Notes
 
 Opened = tuple["SavedExport", StepContext]
 
@@ -107,8 +105,8 @@ class Lowering:
         return replace(self, job=replace(self.job, plan=self.job.plan.replace(constant_methods=constants)))
 
     def together(self, found: Opened, reason: str | None) -> list[Artifact]:
-        """Lowers all methods together, in a child process if code of others runs: nothing that it leaves reaches the
-        report.
+        """Lowers all methods together: in a child process if other people's code runs, so that nothing it changes
+        reaches the report.
 
         Args:
             found: What `opened` returns.
@@ -134,22 +132,21 @@ class Lowering:
         job = self.with_constants(saved).job
         load_custom_ops(job.plan, context)
         if saved.export_plan is None:
-            faster = accelerated() if job.options.accelerate else nullcontext()
-            with job.stage("read the export and the weights"), faster:
+            with job.stage("read the export and the weights"), acceleration(job.options):
                 shard_of, said = shards.of_tensors(job.plan, saved.tensors), list[str]()
                 programs = load_methods(saved, open_content(job, saved).loaded(), job.plan.methods)
         else:
             with notes.collected() as said:
                 shard_of, programs = exported_with_weights(job.plan, saved.export_plan, context)
         weights, check = non_finite(programs), check_of_adapters(job.plan, programs, shard_of)
-        # No name of a method begins with a point.
+        # Names of methods do not begin with a point.
         with TemporaryDirectory(prefix=".", dir=self.scratch) as blobs, acceleration(job.options, Path(blobs)):
             with job.stage(f"lower {', '.join(programs)}"):
                 edge = lower_programs(job.plan, programs, shard_of, etrecord=on_emitted is not None)
             with job.stage("emit"):
                 emitted = emit_methods(job.plan, Lowered(edge, shard_of, weights, None, on_emitted))
                 check(emitted)
-            # The same as if methods were lowered one by one, as far as it is known before.
+            # The same as for methods that are lowered one by one, as far as it is known before.
             known = {name: reason or needs_weights(job.plan.of_method(name)) for name in job.plan.methods}
             reasons = {name: why for name, why in known.items() if why is not None}
             of_export = [*dict.fromkeys([*job.export.notes, *said])]
@@ -167,19 +164,12 @@ def opened(job: LoweringJob[MethodPlan]) -> Iterator[Opened]:
         yield found
 
 
-@contextmanager
-def acceleration(options: LoweringOptions, blobs: Path | None, notes: Notes | None = None) -> Iterator[None]:
-    """Turns the switches on, if they are wanted. Keeps what backends make from weights in the existing directory
-    `blobs`, if there is one."""
-    if not options.accelerate or not releases.fitting():
-        yield
-        return
-    from etbuild.upstream.accelerate.blobs_in_files import blobs_in_files
-    from etbuild.upstream.accelerate.preprocess_in_parallel import preprocess_in_parallel
-
-    kept: AbstractContextManager[None] = nullcontext() if blobs is None else blobs_in_files(blobs)
-    with accelerated(), kept, preprocess_in_parallel(options.jobs, notes):
-        yield
+def acceleration(
+    options: LoweringOptions, blobs: Path | None = None, notes: switches.Notes | None = None
+) -> AbstractContextManager[None]:
+    """Turns the switches on if the options ask for it. Keeps backends' results from weights in the directory `blobs`,
+    if given."""
+    return switches.lowering(blobs, options.jobs, notes) if options.accelerate else nullcontext()
 
 
 def write_program(

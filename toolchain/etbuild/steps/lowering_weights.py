@@ -1,4 +1,4 @@
-"""The weights of methods, as lowering takes them: with their content, and in which shard each is."""
+"""The weights of methods for lowering: with their content and their shards."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def exported_with_weights(
 def check_of_adapters(
     lower_plan: MethodPlan, programs: Mapping[str, ExportedProgram], shard_of: Mapping[str, str]
 ) -> Callable[[Emitted], None]:
-    """What checks the emitted methods, as `Adapters.check_emitted` does. It does nothing if no method has an adapter.
+    """The check of the emitted methods from `Adapters.check_emitted`. It does nothing if no method has an adapter.
 
     Args:
         lower_plan: The lower plan.

@@ -31,7 +31,7 @@ class KeptMethods:
         return False
 
     def keep(self, directories: Mapping[str, Path], *, weights: bool) -> AbstractContextManager[None]:
-        """Keeps the methods that are lowered inside into these directories, by name."""
+        """Keeps methods that are lowered into these directories, by name, within this context."""
         del directories, weights
         return nullcontext()
 
@@ -54,15 +54,15 @@ class OneByOne(Protocol):
         """
 
     def templates(self, job: LoweringJob[MethodPlan], directory: Path, *, weights: bool) -> list[Path]:
-        """Lowers each method by itself without the content of weights, as far as that is possible.
+        """Lowers each method by itself without the content of weights, if possible.
 
         Args:
             job: The methods.
             directory: An existing empty directory, for `merge`.
-            weights: Whether to lower the others too, with the content of weights. If not, no file of weights is needed.
+            weights: Whether to lower the others too, with the content of weights. If not, no weights file is needed.
 
         Returns:
-            The files of weights, if their content cannot change the result; else nothing.
+            The files of weights if their content cannot change the result; otherwise none.
         """
 
     def directories(self, scratch: Path, names: Sequence[str]) -> list[Path]:

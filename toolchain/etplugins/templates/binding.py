@@ -14,10 +14,10 @@ import torch
 from executorch.exir._serialize._cord import FileBackedData
 
 from etbuild.exception_text import summary
+from etbuild.lower.blob_files import in_file
 from etbuild.lower.named_data import Blob
 from etbuild.lower.weight_storage import is_uniform
 from etbuild.surroundings.memory import give_back
-from etbuild.upstream.accelerate.blobs_in_files import in_file
 from etplugins.templates import recipes
 from etplugins.templates.recipes import Form, Ingredients, Recipe
 

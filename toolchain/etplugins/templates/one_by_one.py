@@ -77,7 +77,7 @@ def templates(job: LoweringJob[MethodPlan], directory: Path, *, weights: bool) -
             with opened(job) as found:
                 unfit = _unfit(job.plan, _read(directories))
                 _lowered_with_weights(job, unfit, found, store)
-    with suppress(InputError):  # without `weights`, they are seldom declared
+    with suppress(InputError):  # without `weights`, the files are seldom declared
         files = map(job.inputs.find, with_shards(weights_names(job.plan.weights), job.inputs))
         return [] if unfit else [path for path in files if path is not None]
     return []
@@ -95,7 +95,7 @@ def _lower(job: LoweringJob[MethodPlan], store: MethodStore) -> dict[str, Path]:
     """Lowers the methods that a store does not have, without the content of weights.
 
     Returns:
-        The directories of all methods except those that need this content.
+        The directories of all methods except those that need the content of weights.
     """
     names = [name for name in job.plan.methods if not needs_weights(job.plan.of_method(name))]
     places, missing = store.directories(names, weights=False)
@@ -110,20 +110,20 @@ def _lower_methods(
 ) -> None:
     """Lowers methods into empty directories. Several run at the same time, and all use the same imports.
 
-    Each runs in a child process, so that what its code changes in PyTorch reaches nothing else. A single method without
-    code of others is lowered in this process, which saves the time for copying pages of memory.
+    Each runs in a child process, so that changes of its code in PyTorch affect nothing else. A single method without
+    other people's code is lowered in this process, which saves the time for copying pages of memory.
 
     Args:
         job: The methods. It may have others.
         directories: The directories.
         found: What `opened` returns.
-        with_weights: Why to lower with the content of weights, for users; empty to lower without it.
+        with_weights: The reason for lowering with the content of weights, for users; empty to lower without it.
     """
     at_once = min(job.options.jobs, len(directories))
     shown = f"lower {', '.join(directories)}{with_weights and f' with the weights, because {with_weights}'}"
     shown += f" ({at_once} at a time)" if at_once > 1 else ""
     saved, context = found
-    export = _export(job, found, weights=bool(with_weights))  # once: the children share the memory
+    export = _export(job, found, weights=bool(with_weights))  # read once, because the children share the memory
     options = replace(job.options, jobs=job.options.jobs // at_once)
     silently = replace(export, context=replace(context, stage=silent))
 
@@ -167,8 +167,8 @@ def _export(job: LoweringJob[MethodPlan], found: Opened, *, weights: bool) -> _E
 def _without_content(
     lower_plan: MethodPlan, saved: SavedExport, shard_of: Mapping[str, str]
 ) -> dict[str, torch.Tensor]:
-    """The parameters and buffers by name, in memory. Only what the export says has content: which tensors are all
-    zeros, and the stand-ins for adapters.
+    """The parameters and buffers by name, in memory. Only tensors that the export knows have content: those of zeros,
+    and the stand-ins for adapters.
 
     Args:
         lower_plan: The lower plan.
@@ -196,8 +196,7 @@ def _lower_and_save(part: MethodPlan, options: LoweringOptions, export: _Export,
     (name,) = part.methods
     if export.weights:
         load_custom_ops(part, export.context)
-        (blobs := directory / method_archive.BLOBS).mkdir(exist_ok=True)
-        with acceleration(options, blobs):
+        with acceleration(options, directory / method_archive.BLOBS):
             method_archive.write(directory, name, _emitted(part, export)[0])
     elif reasons := _why_weights(part, options, export, directory):
         method_archive.write_why_weights(directory, name, reasons)
@@ -207,13 +206,13 @@ def _why_weights(part: MethodPlan, options: LoweringOptions, export: _Export, di
     """Lowers and emits the method of a plan without the content of weights, and saves it in an empty directory.
 
     Returns:
-        What read the content of weights, for users. Then nothing is saved, and the method must be lowered with it.
+        For users: what read the content of weights. Then nothing is saved, and the method needs that content.
     """
     from etplugins.templates import method_archive, unbound
 
     (name,) = part.methods
     load_custom_ops(part, export.context)
-    with unbound.watched(backends.weight_functions(part.backends)) as watch, acceleration(options, None, watch):
+    with unbound.watched(backends.weight_functions(part.backends)) as watch, acceleration(options, notes=watch):
         try:
             emitted, kinds = _emitted(part, export)
             if not watch.reads:
@@ -222,14 +221,14 @@ def _why_weights(part: MethodPlan, options: LoweringOptions, export: _Export, di
         except (MemoryError, OSError):
             raise
         except (Exception, unbound.ReadsWeights) as error:  # noqa: BLE001 - operators raise anything
-            # The error may be one of these tensors. If it is not, the lowering with their content raises it again.
+            # The error may come from tensors without content. If not, lowering with their content raises it again.
             shutil.rmtree(directory / method_archive.BLOBS, ignore_errors=True)
             return watch.reads or [f"lowering without their content fails with {type(error).__name__}"]
     return watch.reads
 
 
 def _emitted(part: MethodPlan, export: _Export) -> tuple[Emitted, dict[str, str]]:
-    """A method that is lowered and emitted, and the weights that it uses, as `finite_weights.kinds` returns them."""
+    """A lowered and emitted method, and its weights, as `finite_weights.kinds` returns them."""
     from etbuild.emit.emit_methods import Lowered, emit_methods
     from etbuild.lower import finite_weights
     from etbuild.lower.lower_methods import lower_programs
@@ -248,12 +247,12 @@ def _emitted(part: MethodPlan, export: _Export) -> tuple[Emitted, dict[str, str]
 def _merge(lowering: Lowering, places: Mapping[str, Path], store: MethodStore) -> list[Artifact]:
     """Binds lowered methods to the content of weights, and merges them into one program.
 
-    If they turn out to depend on each other, all methods are lowered together.
+    If the methods depend on each other after all, lowers all methods together.
 
     Args:
         lowering: The methods, and where the program is written.
-        places: The directory of each method that was lowered without the content of weights. The others are lowered
-            here, with it.
+        places: The directory of each method that was lowered without the content of weights. The other methods
+            are lowered here, with the content.
         store: Has some of the methods that must be lowered with the content of weights, and keeps the others.
 
     Raises:
@@ -277,8 +276,7 @@ def _merge(lowering: Lowering, places: Mapping[str, Path], store: MethodStore) -
 def _shared_reason(methods: Mapping[str, Buffers | None]) -> str | None:
     """The reason why methods that were lowered one by one cannot be merged, for users; None if there is none.
 
-    A method that was lowered by itself may be wrong about what the others write to, since exports do not show all
-    writes.
+    If a method was lowered by itself, it may be unknown what other methods write to: exports do not show all writes.
 
     Args:
         methods: The buffers of each method by name, if the program shares the buffers that methods write to.
@@ -311,7 +309,7 @@ def _unfit(plan: MethodPlan, templates: Mapping[str, SavedMethod]) -> dict[str, 
 def _bound(
     job: LoweringJob[LowerPlan], found: Opened, templates: Mapping[str, SavedMethod], store: MethodStore
 ) -> tuple[dict[str, Emitted], dict[str, str]]:
-    """Methods with the content of weights, in the order of their names; and why methods were lowered with it."""
+    """Methods with the content of weights, in the order of their names; and why some were lowered with it."""
     from etbuild.lower import finite_weights
     from etplugins.templates import method_archive
     from etplugins.templates.binding import Binding, CannotBind
@@ -324,11 +322,11 @@ def _bound(
         content = open_content(job, found[0], needed)
     functions = backends.weight_functions(job.plan.backends)
     calls = {name: getattr(each.owner, each.attribute) for name, each in functions.items()}
-    (made := store.directory / ".made").mkdir()  # no name of a method
+    (made := store.directory / ".made").mkdir()  # not the name of a method
     binding = Binding(Ingredients(content, calls), job.options.jobs, made)
     parts = {}
     kinds = {name: kind for _, method in sorted(methods.items(), reverse=True) for name, kind in method.kinds.items()}
-    non_finite = finite_weights.counted(content, kinds)  # once for all methods: it reads the weights
+    non_finite = finite_weights.counted(content, kinds)  # once for all methods, because it reads the weights
     for name, method in sorted(methods.items()):
         try:
             with job.stage(f"bind {name}") if method.weights else nullcontext():
@@ -348,7 +346,7 @@ def _with_non_finite(emitted: Emitted, weights: Collection[str], non_finite: Map
 def _lowered_with_weights(
     job: LoweringJob[MethodPlan], reasons: Mapping[str, str], found: Opened, store: MethodStore
 ) -> dict[str, SavedMethod]:
-    """Lowers methods with the content of weights, as far as a store does not have them.
+    """Lowers methods with the content of weights, except those that a store has.
 
     Args:
         job: The methods. It may have others.
