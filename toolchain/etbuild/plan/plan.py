@@ -126,8 +126,16 @@ class Plan(Lowered):
         if step in ("export", "lower", "compare"):
             used += [(group, name) for group in (switches.GROUP, workarounds.GROUP) for name in plugins.group(group)]
         used += [("lowering", "one_by_one")] if step == "lower" else []
+        if step == "report":
+            used += [("report_part", name) for name in self.report_parts]
         found = [plugins.group(group).get(name) for group, name in used]
         return frozenset(plugin.package for plugin in found if plugin is not None)
+
+    @property
+    def report_parts(self) -> list[str]:
+        """What plug-ins add to the report."""
+        quantized = any(method.quantize for method in self.methods.values())
+        return [*(["quantization"] if quantized else []), *(["tokenizer"] if self.tokenizer else [])]
 
     @property
     def _provided(self) -> list[tuple[str, str]]:
