@@ -288,7 +288,7 @@ def _add_surroundings(parser: argparse.ArgumentParser) -> None:
     add_path(
         parser,
         "--unused-inputs FILE",
-        "write the names of the inputs that cannot change what the step makes to FILE, as Bazel reads them",
+        "write the names of the inputs that cannot change the results of the step to FILE, in Bazel's form",
     )
     add_value(
         parser,

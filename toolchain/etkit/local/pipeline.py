@@ -399,7 +399,8 @@ def _compared(run: Pipeline) -> dict[str, object]:
 
 
 def _export(run: Pipeline) -> None:
-    """Exports. Meanwhile this process imports what lowering needs, and the model is made for the comparison."""
+    """Exports. Meanwhile, this process imports the packages for lowering, and another one makes the model to
+    compare."""
     from etbuild.steps.executorch_imports import imports_of_executorch
     from etbuild.steps.export import export
 
