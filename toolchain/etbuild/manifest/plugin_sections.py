@@ -16,7 +16,7 @@ from etbuild.manifest.sections import Manifest
 
 _GROUP = "manifest_section"
 _PLACES = (
-    *("model.huggingface", "model.adapters", "defaults.quantize", "methods.*.quantize", "tests"),
+    *("model.huggingface", "model.adapters", "defaults.quantize", "methods.*.quantize", "recipe", "tests"),
     *(f"checks.{check}" for check in ("compare", "max_error", "metric", "min_sqnr", "text")),
 )
 """The places that plug-ins give their meaning."""

@@ -11,7 +11,6 @@ from types import MappingProxyType
 from typing import Any
 
 from etbuild import json_schema, plugins
-from etbuild.backends import recipes
 from etbuild.errors import DocumentPath, InputError, Position, Problem, did_you_mean, printable, unknown
 from etbuild.files.value_limits import INT64
 from etbuild.files.weights_suffixes import (
@@ -211,7 +210,6 @@ def _cross_checks(data: sections.Manifest) -> Iterator[Problem]:
     for index, name in enumerate(data.get("custom_ops", {}).get("libraries", [])):
         yield from file_names.check_input(name, ("custom_ops", "libraries", index))
     yield from executorch_options.check(data, methods)
-    yield from recipes.check(data.get("recipe"))
     yield from _check_checks(data, methods)
 
 

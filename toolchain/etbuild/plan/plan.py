@@ -17,7 +17,7 @@ from etbuild.files.weights_suffixes import suffixes_of_plugins
 from etbuild.manifest.sections import Checks, Manifest, Metadata
 from etbuild.plan.kinds import FileStem, Identifier, Names, ProgramName
 from etbuild.plan.normalize import PLAN_SCHEMA, normalized
-from etbuild.plan.part import Says
+from etbuild.plan.part import PluginKeys, Says
 from etbuild.plan.parts import (
     BackendEntry,
     CustomOps,
@@ -33,7 +33,6 @@ from etbuild.plan.parts import (
     NamedData,
     Passes,
     Recipe,
-    RecipeCall,
     ReportOptions,
     Runner,
 )
@@ -87,7 +86,7 @@ class Plan(Lowered):
     name: ProgramName
     model: Model
     methods: dict[Identifier, Method]
-    recipe: Recipe | None
+    recipe: Annotated[Recipe, PluginKeys("recipe")] | None
     constant_methods: dict[str, Constant]
     named_data: dict[FileStem, NamedData]
     custom_ops: CustomOps
@@ -137,6 +136,7 @@ class Plan(Lowered):
         used += [("method_watch", "assignments")] if any(not each.program for each in self.methods.values()) else []
         used += [("method_change", "adapters")] if self.model.adapters else []
         used += [("module_source", self.model.plugin)] if self.model.plugin is not None else []
+        used += [("manifest_keys", "recipe")] if self.recipe is not None else []
         used += [("runner", self.runner)] if self.runner is not None else []
         used += [("quantizer", "torchao")] if self.export_plan.quantizes else []
         used += [("tensor_file", "packed")] if self.export_plan.may_be_packed else []
@@ -159,7 +159,7 @@ class Plan(Lowered):
             read_weights=self.model.weights if read else (),
             adapters={name: adapter.config for name, adapter in self.model.adapters.items()},
             methods={name: method.as_part(ExportMethod) for name, method in self.methods.items()},
-            recipe=self.recipe and self.recipe.as_part(RecipeCall),
+            recipe=self.recipe and self.recipe.call,
             passes=self.passes.aten,
             constant_methods={
                 name: value for name, value in self.constant_methods.items() if isinstance(value, FactoryCall)

@@ -199,9 +199,7 @@ def _exporting(export_plan: ExportPlan, context: StepContext) -> Exporting:
 
     if export_plan.recipe is None:
         return Exporting(export_plan, context, None)
-    from etbuild.export.recipe import load_recipe
-
-    return Exporting(export_plan, context, load_recipe(export_plan.recipe))
+    return Exporting(export_plan, context, export_plan.recipe.load())
 
 
 def export_with_weights(

@@ -77,10 +77,8 @@ class QuantizedModules(_Asked):
             yield called
 
     def _quantize_by_recipe(self) -> Quantized | None:
-        from etbuild.export.recipe import load_recipe
-
         assert self._plan.recipe is not None
-        wanted = load_recipe(self._plan.recipe).quantization_recipe
+        wanted = self._plan.recipe.load().quantization_recipe
         configs = wanted and wanted.ao_quantization_configs
         if not configs:
             return None

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from etbuild.backends.recipes import FAMILIES, TARGETS
 from etbuild.errors import BuildError, DocumentPath, InputError, did_you_mean
-from etbuild.plan.parts import RecipeCall
+from etplugins.recipes.names import FAMILIES, TARGETS
+from etplugins.recipes.parts import RecipeCall
 
 if TYPE_CHECKING:
     from executorch.export import ExportRecipe
