@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from etbuild.build.pipeline import Pipeline
+    from etkit.local.pipeline import Pipeline
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks/zoo")]
@@ -145,12 +145,12 @@ class Trial:
     """
 
     def __init__(self, name: str, manifest: Path, wanted: Wanted, scratch: Path) -> None:
-        from etbuild.build.pipeline import Pipeline, Request
         from etbuild.inputs.step_context import silent
         from etbuild.key.declared import Inputs
         from etbuild.manifest import validate
         from etbuild.plan.plan import from_manifest
         from etbuild.steps.lowering_options import LoweringOptions
+        from etkit.local.pipeline import Pipeline, Request
 
         self.name, self.wanted, self.scratch = name, wanted, scratch
         self.plan = from_manifest(validate.load(manifest, None, None, {}).data)
@@ -313,10 +313,10 @@ class Trial:
 
     def _written(self, emitted: Any) -> Pipeline:
         """Writes the program of emitted methods. Returns a pipeline of it, beside the export of all mutants."""
-        from etbuild.build.pipeline import Pipeline
         from etbuild.inputs.step_context import StepContext, silent
         from etbuild.steps.lower import write_program
         from etbuild.steps.lowering_options import LoweringOptions
+        from etkit.local.pipeline import Pipeline
 
         plan, directory = self.plan.lower_plan, self._directory / "build"
         (directory / "program").mkdir(parents=True)
@@ -386,7 +386,7 @@ class Trial:
 
 def _step(name: str, pipeline: Pipeline) -> None:
     """Runs one step of a build."""
-    from etbuild.build.pipeline import STEPS
+    from etkit.local.pipeline import STEPS
 
     step = next(step for step in STEPS if step.name == name)
     (pipeline.directory / step.writes).mkdir()

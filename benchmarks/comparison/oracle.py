@@ -18,9 +18,9 @@ from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
 from etbuild.export.saved_examples import inputs_of_graph
-from etbuild.runtime import child
-from etbuild.runtime.program_files import ProgramFiles
-from etbuild.runtime.session import Session
+from etplugins.runtime import child
+from etplugins.runtime.program_files import ProgramFiles
+from etplugins.runtime.session import Session
 
 _LARGEST_INTEGER = 1 << 15  # an integer that may be larger than this is no index
 _CALLS = 48  # of a method without state

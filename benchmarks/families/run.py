@@ -127,9 +127,9 @@ def divergence(program: str, folder: str, cls: str, tokens: list[int]) -> float:
     import torch
     import transformers
 
-    from etbuild.runtime import program_files
     from etkit.running.generation.decoder import Decoder
     from etkit.running.testing.text_scores import divergences
+    from etplugins.runtime import program_files
 
     model = getattr(transformers, cls).from_pretrained(folder, dtype=torch.float32).eval()
     with tempfile.TemporaryDirectory() as scratch, torch.no_grad():

@@ -22,9 +22,9 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from etbuild.cache.store import Cache
 from etbuild.surroundings.environment import FIXED
 from etkit.building import cache_upkeep
+from etkit.local.cache.store import Cache
 
 from . import injected
 from .projects import MODEL, artifacts

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from etbuild.cache.store import Cache
 from etbuild.files import writing
 from etbuild.publishing import artifacts
 from etkit.building import cache_upkeep
+from etkit.local.cache.store import Cache
 
 from .injected import fail, kill, places, run, tree
 

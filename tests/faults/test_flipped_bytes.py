@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from etbuild.cache.store import Cache
 from etbuild.cli import main
+from etkit.local.cache.store import Cache
 
 from .projects import artifacts, build, write_project
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from etbuild.cache.store import Cache
 from etkit.building import cache_upkeep
+from etkit.local.cache.store import Cache
 
 from .projects import artifacts, build, command, write_project
 

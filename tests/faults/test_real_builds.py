@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from etbuild.cache.store import Cache
 from etbuild.cli import main
 from etkit.building import cache_upkeep
+from etkit.local.cache.store import Cache
 
 from .campaign import Campaign, places, published
 from .disk import Disk

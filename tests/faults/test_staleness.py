@@ -31,7 +31,8 @@ from safetensors.torch import save_file
 
 from etbuild.cli import main
 from etbuild.guard import landlock, readable_places
-from etbuild.key import checked_files, distributions
+from etbuild.key import distributions
+from etkit.local import checked_files
 from etplugins.worker.warm_up import warm
 from tests.helpers.manifests import HEAD
 

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from etbuild.cache.store import Cache
 from etbuild.errors import BuildError, InputError
 from etkit.building import cache_upkeep
+from etkit.local.cache.store import Cache
 
 from .disk import Disk
 from .injected import tree
@@ -78,7 +78,7 @@ def test_a_destination_without_room_for_files(kept: Kept, disk: Disk, tmp_path: 
 
 def test_a_limit_of_file_sizes_loses_no_entry(kept: Kept, tmp_path: Path) -> None:
     script = (
-        "import resource, sys; from pathlib import Path; from etbuild.cache.store import Cache\n"
+        "import resource, sys; from pathlib import Path; from etkit.local.cache.store import Cache\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))\n"
         f"Cache(Path(sys.argv[1])).fetch('program', '{KEY}', Path(sys.argv[2]))\n"
     )

@@ -334,8 +334,8 @@ def fuzz_work_protocol(data: bytes) -> None:
 
 def fuzz_pte(data: bytes) -> None:
     """A program."""
-    from etbuild.runtime import program_files
     from etkit.native.kernels import program_kernels
+    from etplugins.runtime import program_files
 
     with _only_our_errors():
         program_kernels.read(_file("kernels.pte", data))

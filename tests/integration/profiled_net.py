@@ -6,12 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from etbuild.build import BuildOptions, build
 from etbuild.inputs.step_context import silent
 from etbuild.key.declared import Inputs
 from etbuild.manifest import validate
 from etbuild.plan.plan import from_manifest
 from etbuild.steps.lowering_options import LoweringOptions
+from etkit.local.build import BuildOptions, build
 
 MODEL = """\
 import torch

@@ -18,11 +18,11 @@ import torch
 
 from etbuild import json_schema
 from etbuild.cli import main
-from etbuild.runtime import program_files
-from etbuild.runtime.program_files import ProgramFiles
-from etbuild.runtime.session import Session
 from etkit.running.benchmarking import results, workloads
 from etkit.running.benchmarking.workloads import Workload
+from etplugins.runtime import program_files
+from etplugins.runtime.program_files import ProgramFiles
+from etplugins.runtime.session import Session
 
 MODEL = """\
 import torch

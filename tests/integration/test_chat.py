@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from etbuild.errors import InputError
-from etbuild.runtime import program_files
+from etplugins.runtime import program_files
 from tests.helpers import commands
 from tests.helpers.language_models import CACHES, model, project, tokenizer, transformers
 from tests.helpers.once import made_once

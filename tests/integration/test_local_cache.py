@@ -13,7 +13,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from etbuild.cache.store import Cache
 from etbuild.cli import main
 from etbuild.inputs.source_lines import SourceLines
 from etbuild.plan.plan import Plan
@@ -21,6 +20,7 @@ from etbuild.report import checks
 from etbuild.results import CheckResult, LoweringFacts
 from etbuild.steps import export
 from etkit.building import cache_upkeep
+from etkit.local.cache.store import Cache
 
 from .conftest import MANIFEST, MODEL
 

@@ -17,8 +17,8 @@ from safetensors.torch import load_file
 import etbuild
 from etbuild.cli import main
 from etbuild.errors import BuildError, CheckError, DocumentPath, EtbuildError, InputError, Position
-from etbuild.processes import request
 from etbuild.processes.forked import ChildFailed
+from etkit.local import request
 from etkit.running.verbs import run
 from tests.helpers import commands
 from tests.helpers.manifests import one_method

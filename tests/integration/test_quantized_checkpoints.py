@@ -11,9 +11,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from etbuild.cache.store import Cache
 from etbuild.cli import main
 from etkit.building import cache_upkeep
+from etkit.local.cache.store import Cache
 
 MODEL = """\
 import torch

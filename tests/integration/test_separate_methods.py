@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from etbuild.cache.store import Cache
 from etbuild.cli import main
 from etkit.building import cache_upkeep
+from etkit.local.cache.store import Cache
 from tests.helpers import manifests
 from tests.helpers.manifests import net
 from tests.helpers.reasons import comparable_file

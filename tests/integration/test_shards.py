@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from etbuild.errors import InputError
-from etbuild.runtime import program_files
+from etplugins.runtime import program_files
 from tests.helpers.runtime import run
 
 from .conftest import Build, Outcome

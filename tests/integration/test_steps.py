@@ -17,9 +17,12 @@ import torch
 from executorch.runtime import Runtime
 from safetensors.torch import save_file
 
+from etbuild import plugins
 from etbuild.cli import main
 from etbuild.export.layout import EXAMPLES
 from etbuild.key import code
+from etbuild.plan.plan import Plan
+from etbuild.plan.step_plans import read_plan
 from tests.helpers.drivers import TOOLCHAIN, driver_of_action
 from tests.helpers.worker_client import Worker
 from tests.helpers.workspaces import REPOSITORY
@@ -460,6 +463,7 @@ class Log:
             os.write(self.file, f"{name}\\n".encode())
 
 sys.meta_path.insert(0, Log())
+from etbuild import plugins
 from etbuild.cli import main
 sys.exit(main.main(sys.argv[1:]))
 """
@@ -499,9 +503,12 @@ def test_a_step_imports_what_its_key_and_its_action_have_and_no_more(tmp_path: P
     project.export()
     project.finish()
     project.compare()
-    around = {"cli", "processes", "publishing", "key", "cache", "guard", "version"}
+    around = {"cli", "processes", "publishing", "key", "guard", "version"}
     around |= {"manifest"}  # the types of its data
+    plan = read_plan(tmp_path / "plan.json", Plan)
     for step in ("plan", "export", "lower", "report", "compare"):
         rows = {package for package, steps in code.packages().items() if step in steps}
-        rows |= {"etplugins.comparison"} if step == "compare" else set()
+        sections = {plugin.package for plugin in plugins.group("manifest_section").values()}
+        used = sections if step == "plan" else plan.plugins_of(step)  # a plan is in keys as it is
+        rows |= {plugin.package for plugin in plugins.with_used(used)}
         assert project.packages(step) - rows - around == set(), step

@@ -19,7 +19,6 @@ from executorch.backends.xnnpack._passes import XNNPACKPassManager
 from executorch.backends.xnnpack.xnnpack_preprocess import XnnpackBackend
 from safetensors.torch import save_file
 
-from etbuild.cache.store import Cache
 from etbuild.emit.emit_methods import Emitted
 from etbuild.emit.merge import merge
 from etbuild.lower import recipes, unbound
@@ -28,6 +27,7 @@ from etbuild.lower.recipes import Ingredients, NoRecipe
 from etbuild.model.tensor_facts import TensorFacts
 from etbuild.patching import replaced
 from etkit.building import cache_upkeep
+from etkit.local.cache.store import Cache
 from tests.helpers.manifests import net
 
 from .conftest import Build, Outcome

@@ -9,11 +9,11 @@ import pytest
 import torch
 from safetensors.torch import save
 
-from etbuild.cache.store import Cache
 from etbuild.plan.step_plans import LowerPlan
 from etbuild.steps import lower
 from etbuild.steps.saved_export import LoweringJob
 from etkit.building import cache_upkeep
+from etkit.local.cache.store import Cache
 from tests.helpers.manifests import net
 
 from .conftest import MANIFEST, MODEL, Build, Outcome

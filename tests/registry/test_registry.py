@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from etbuild.cache.store import Cache
 from etbuild.cli import main
+from etkit.local.cache.store import Cache
 from etkit.registry.oci import dates, package
 from etkit.registry.oci import layout as layouts
 

@@ -22,11 +22,11 @@ from typing import Any
 
 import pytest
 
-from etbuild.cache import entries
-from etbuild.cache.store import Cache
 from etbuild.cli import main
 from etbuild.errors import InputError
 from etkit.building import cache_upkeep
+from etkit.local.cache import entries
+from etkit.local.cache.store import Cache
 
 KEY, OTHER = (hashlib.sha256(name).hexdigest() for name in (b"one", b"two"))
 FILES = {"net.pte": b"program" * 100, "net.tag/shard.ptd": b"weights" * 300, "empty": b""}
@@ -268,7 +268,7 @@ def test_the_collector_waits_for_readers(kept: Kept, monkeypatch: pytest.MonkeyP
 
 def test_one_process_builds_a_key_at_a_time_and_a_killed_one_lets_go(kept: Kept, tmp_path: Path) -> None:
     script = (
-        "import sys, time; from pathlib import Path; from etbuild.cache.store import Cache\n"
+        "import sys, time; from pathlib import Path; from etkit.local.cache.store import Cache\n"
         "with Cache(Path(sys.argv[1])).building('program', sys.argv[2]):\n    print('in', flush=True); time.sleep(60)\n"
     )
     command = [sys.executable, "-c", script, str(tmp_path / "cache"), KEY]
@@ -294,7 +294,7 @@ def test_one_process_builds_a_key_at_a_time_and_a_killed_one_lets_go(kept: Kept,
 CROWD = """\
 import random, shutil, sys
 from pathlib import Path
-from etbuild.cache.store import Cache
+from etkit.local.cache.store import Cache
 from etkit.building import cache_upkeep
 import hashlib
 
@@ -512,7 +512,7 @@ def test_a_cache_that_others_can_write_to_is_refused(
     kept: Kept, mode: int, who: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "etbuild.publishing.owners.grp.getgrgid", lambda number: types.SimpleNamespace(gr_name="shared", gr_mem=[])
+        "etkit.local.cache.owners.grp.getgrgid", lambda number: types.SimpleNamespace(gr_name="shared", gr_mem=[])
     )
     (kept.root / "cache").chmod(mode)
     with pytest.raises(InputError, match=f"cannot be used as a cache: {who} can write to it") as raised:
@@ -532,8 +532,8 @@ def test_the_group_that_only_a_user_is_in_may_write(
     """With a umask of 002, as for Debian's users, directories are writable by such a group."""
     found = types.SimpleNamespace(gr_name=group, gr_mem=members)
     user = types.SimpleNamespace(pw_name="alice", pw_gid=(kept.root / "cache").stat().st_gid)
-    monkeypatch.setattr("etbuild.publishing.owners.grp.getgrgid", lambda number: found)
-    monkeypatch.setattr("etbuild.publishing.owners.pwd.getpwuid", lambda number: user)
+    monkeypatch.setattr("etkit.local.cache.owners.grp.getgrgid", lambda number: found)
+    monkeypatch.setattr("etkit.local.cache.owners.pwd.getpwuid", lambda number: user)
     (kept.root / "cache").chmod(0o775)
     with contextlib.nullcontext() if fine else pytest.raises(InputError, match=f"the group {group} can write"):
         Cache(kept.root / "cache")
@@ -551,7 +551,7 @@ def test_a_failed_store_leaves_no_record_and_does_not_fail_the_build(kept: Kept)
 def test_a_full_disk_does_not_fail_the_build(tmp_path: Path) -> None:
     (tmp_path / "large").write_bytes(b"x" * 100_000)
     script = (
-        "import resource, sys; from pathlib import Path; from etbuild.cache.store import Cache\n"
+        "import resource, sys; from pathlib import Path; from etkit.local.cache.store import Cache\n"
         "root = Path(sys.argv[1]); resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))\n"
         f"Cache(root / 'cache').store('program', '{KEY}', root, ['large'])\n"
     )

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from etbuild.cache.store import Cache
 from etbuild.files import digests, writing
 from etbuild.processes import forked, handover
+from etkit.local.cache.store import Cache
 
 _TICK_SECONDS = 0.05  # more than the step in which file systems count time
 

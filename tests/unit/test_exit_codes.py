@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from etbuild.cache.store import Cache
 from etbuild.cli import main
+from etkit.local.cache.store import Cache
 from etkit.registry.oci import attempts
 from tests.fuzz.seeds import DIRECTORY
 from tests.helpers.builds import make_report, write_build

@@ -9,11 +9,11 @@ from typing import Any, Literal
 
 import pytest
 
-from etbuild.cache.store import Cache
 from etbuild.cli import main
 from etbuild.files.json_diff import changes
 from etbuild.results import Driver, Index, Release
 from etkit.building import explanation
+from etkit.local.cache.store import Cache
 from tests.helpers.snippets import snippets
 
 from .indexes import MANIFEST, edited, make_index, sha256

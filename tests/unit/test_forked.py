@@ -22,8 +22,9 @@ import pytest
 
 from etbuild.errors import BuildError, EtbuildError, InputError, Problem
 from etbuild.files import locks
-from etbuild.processes import forked, limited
+from etbuild.processes import forked
 from etbuild.surroundings import process_state
+from etkit.running.generation import limited
 
 
 def writer(path: Path) -> Callable[[], None]:
@@ -198,7 +199,8 @@ def test_a_signal_after_the_work_of_a_child_prints_nothing(
 TWICE = """
 import os, signal, threading, time
 from etbuild.files import locks
-from etbuild.processes import forked, limited
+from etbuild.processes import forked
+from etkit.running.generation import limited
 from etbuild.surroundings import process_state
 from etbuild.processes.ending import Interrupts
 
@@ -228,7 +230,8 @@ EARLY = """
 import os, signal, sys
 from etbuild.errors import BuildError
 from etbuild.files import locks
-from etbuild.processes import forked, limited
+from etbuild.processes import forked
+from etkit.running.generation import limited
 from etbuild.surroundings import process_state
 
 def interrupt(number, frame):

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from etbuild.build import BuildOptions, build
 from etbuild.cli.main import main
 from etbuild.errors import InputError
 from etbuild.key.declared import Inputs
@@ -18,6 +17,7 @@ from etbuild.plan.part import Part
 from etbuild.plan.plan import Plan, from_manifest
 from etbuild.plan.step_plans import read_plan
 from etbuild.report.tokenizer import unknown_tokens
+from etkit.local.build import BuildOptions, build
 from etkit.running.generation.tokenizer_files import preferred
 from etkit.running.verbs.generate import Text
 from etplugins.transformers.parts import settings_of

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from etbuild.cache.store import Cache
 from etbuild.errors import BuildError, InputError
 from etbuild.files.scratch import HIDDEN, Scratch, sweep, temporary, write_error
 from etbuild.publishing import artifacts
+from etkit.local.cache.store import Cache
 
 HOLD = """\
 import os, sys, time

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from etbuild.errors import BuildError
-from etbuild.key import snapshot
 from etbuild.key.declared import Inputs
+from etkit.local import snapshot
 
 
 @pytest.fixture

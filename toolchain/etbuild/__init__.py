@@ -1,13 +1,10 @@
 """The driver of rules_executorch: a manifest and a PyTorch model become an ExecuTorch program.
 
-`load` and `open_program` are the interface for notebooks and services. Importing this package does not import PyTorch.
+`load` and `open_program` are the interface for notebooks and services, which a plug-in provides. Importing this package
+does not import PyTorch.
 """
 
 __all__ = ("Built", "Model", "Page", "Program", "load", "open_program")
-
-TYPE_CHECKING = False  # importing `typing` takes 2 ms of each command
-if TYPE_CHECKING:
-    from etbuild.api import Built, Model, Page, Program, load, open_program
 
 
 def __getattr__(name: str) -> object:
@@ -18,9 +15,9 @@ def __getattr__(name: str) -> object:
         return VERSION
     if name not in __all__:
         raise AttributeError(f"module 'etbuild' has no attribute {name!r}")
-    from etbuild import api
+    from etbuild import plugins
 
-    return getattr(api, name)
+    return plugins.load("python_interface", name)
 
 
 def __dir__() -> list[str]:

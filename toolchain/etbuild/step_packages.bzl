@@ -17,14 +17,13 @@ STEP_PACKAGES = {
     "model": ["compare", "export", "lower"],
     "plan": ["compare", "export", "lower", "plan", "report"],
     "report": ["report"],
-    "runtime": ["compare"],
     "steps": ["compare", "export", "lower", "plan", "report"],
     "surroundings": ["compare", "export", "lower", "plan", "report"],
     "upstream": ["compare", "export", "lower"],
 }
 
 # The plug-ins that only some steps run: the actions of others do not have them.
-PLUGINS_OF_STEPS = {"comparison": ["compare", "plan"], "model_tests": ["plan"]}
+PLUGINS_OF_STEPS = {"comparison": ["compare", "plan"], "model_tests": ["plan"], "runtime": ["compare"]}
 
-# Directories of the core that no action has: what runs builds on the command line, and files for CMake.
-COMMAND_LINE_PACKAGES = ["api", "build", "cmake"]
+# Directories of the core that no action has: files for CMake.
+COMMAND_LINE_PACKAGES = ["cmake"]

@@ -14,8 +14,8 @@ from etbuild.files.digests import file_digest
 from etbuild.files.scratch import temporary
 
 if TYPE_CHECKING:
-    from etbuild.cache.store import Cache
     from etbuild.results import Index, Report
+    from etkit.local.cache.store import Cache
 
 _ARTIFACTS = (".pte", ".ptd")
 

@@ -6,8 +6,9 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from etbuild.cli.options import add_path, inputs, kept_cache, settings
+from etbuild.cli.options import add_path, inputs, settings
 from etbuild.errors import InputError
+from etkit.local.options import kept_cache
 
 if TYPE_CHECKING:
     from etbuild.manifest.validate import Manifest
@@ -68,8 +69,8 @@ def build_into(
         directory: Where to write the program.
         origins: Where to write the files that say where its instructions come from; None: nowhere.
     """
-    from etbuild.build import BuildOptions, build
     from etbuild.cli.terminal import Progress
+    from etkit.local.build import BuildOptions, build
 
     declared = inputs(options, [manifest.parent, *options.root])
     build(plan, declared, directory, BuildOptions(Progress().stage, kept_cache(options), origins=origins))

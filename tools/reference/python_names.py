@@ -213,15 +213,18 @@ class _Found:
 
 
 def _find(packages: Path, module: str, name: str) -> _Found:
-    """Finds the definition of a name in the module, or in the module of the same package that it is imported from."""
+    """Finds the definition of a name in the module, or in the module of the driver that it is imported from."""
     path = packages.joinpath(*module.split("."))
-    source = (path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text("utf-8")
+    stub = path / "__init__.pyi"  # of names that are imported when they are used
+    file = stub if stub.exists() else path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    source = file.read_text("utf-8")
     body = ast.parse(source).body
-    body += [
-        each for block in body if isinstance(block, ast.If) for each in block.body
-    ]  # names that are imported later
     for statement, following in zip(body, [*body[1:], None], strict=True):
-        if isinstance(statement, ast.ImportFrom) and statement.module and statement.module.startswith("etbuild"):
+        if (
+            isinstance(statement, ast.ImportFrom)
+            and statement.module
+            and statement.module.startswith(("etbuild", "etkit"))
+        ):
             original = {alias.asname or alias.name: alias.name for alias in statement.names}.get(name)
             if original is not None:
                 return _find(packages, statement.module, original)

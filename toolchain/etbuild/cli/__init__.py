@@ -3,7 +3,7 @@ verb and returns the exit code."""
 
 import os
 
-_MODULES = ("validate", "plan", "export", "lower", "report", "etrecord", "runtime")
+_MODULES = ("validate", "plan", "export", "lower", "report")
 VERBS = tuple(verb for verb in _MODULES if os.path.exists(f"{__path__[0]}/{verb}.py"))  # noqa: PTH110 - at each start
 """The verbs with modules in this package: few in the driver of an action. Plug-ins provide the others."""
 SECTIONS: dict[str, dict[str, str]] = {

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from etbuild.errors import EtbuildError, InputError, Positions
 
 if TYPE_CHECKING:
-    from etbuild.cache.store import Cache
     from etbuild.export.layout import ExportFiles
     from etbuild.inputs.step_context import Watch
     from etbuild.key.declared import Inputs
@@ -190,27 +189,6 @@ def add_data(parser: argparse._ActionsContainer) -> None:
     )
 
 
-def add_cache_directory(parser: argparse._ActionsContainer) -> None:
-    """Adds the option that names the directory of the local cache."""
-    add_path(
-        parser,
-        "--cache-dir DIR",
-        "directory of the local cache (default: $ETBUILD_CACHE_DIR, or `etbuild` in the user's cache directory)",
-    )
-
-
-def add_cache(parser: argparse._ActionsContainer) -> None:
-    """Adds the options that name the directory of the local cache, or use none."""
-    where = parser.add_mutually_exclusive_group()
-    add_cache_directory(where)
-    add_flag(where, "--no-cache", "do not read or write the local cache")
-
-
-def kept_cache(options: argparse.Namespace) -> Cache | None:
-    """Returns the local cache, from the options of `add_cache`. Errors and notes are those of `cache`."""
-    return None if options.no_cache else cache(options.cache_dir)
-
-
 def add_exported(parser: argparse.ArgumentParser) -> None:
     """Adds the options for what `etbuild export` wrote."""
     add_path(parser, "--export DIR", "the directory that `etbuild export` wrote", required=True)
@@ -256,25 +234,6 @@ def lowering_options(options: argparse.Namespace) -> LoweringOptions:
     from etbuild.steps.lowering_options import LoweringOptions, processors
 
     return LoweringOptions(not options.no_accelerate, options.jobs or processors())
-
-
-def cache(directory: Path | None, quiet: bool = False) -> Cache | None:
-    """Returns the local cache. If the default directory cannot be used, returns None, and prints a note unless `quiet`.
-
-    Raises:
-        InputError: The directory that the user named cannot be used.
-    """
-    from etbuild.cache.store import Cache, default_directory
-    from etbuild.processes import handover
-
-    if directory is not None:
-        return Cache(directory)
-    try:
-        return Cache(default_directory())
-    except InputError as error:
-        if not quiet:
-            handover.note(f"building without a cache: {error}")
-        return None
 
 
 def declared(option: str, values: list[str]) -> dict[str, Path]:

@@ -17,8 +17,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from etbuild import plugins
-from etbuild.cache.store import default_directory
 from etbuild.errors import InputError
+from etbuild.files.cache_directory import default_directory
 from etbuild.files.digests import digest
 
 _PACKAGE = Path(__file__).parents[1]

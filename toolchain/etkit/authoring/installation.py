@@ -171,8 +171,9 @@ def _landlock() -> Finding:
 
 
 def _cache(directory: Path | None) -> Iterator[Finding]:
-    from etbuild.cache.store import Cache, default_directory
+    from etbuild.files.cache_directory import default_directory
     from etkit.building import cache_upkeep
+    from etkit.local.cache.store import Cache
     from etkit.tables import size
 
     try:

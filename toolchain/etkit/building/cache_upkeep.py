@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from etbuild.cache import entries
-from etbuild.cache.entries import Damaged, Unreadable, reason
-from etbuild.cache.store import GC, Cache
 from etbuild.errors import BuildError
 from etbuild.files import locks
 from etbuild.files.scratch import sweep
+from etkit.local.cache import entries
+from etkit.local.cache.entries import Damaged, Unreadable, reason
+from etkit.local.cache.store import GC, Cache
 
 
 @dataclass(frozen=True)

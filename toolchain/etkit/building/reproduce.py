@@ -6,7 +6,6 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from etbuild.build import FirstBuild
 from etbuild.errors import BuildError, InputError
 from etbuild.files import json_file
 from etbuild.files.digests import canonical_json
@@ -19,6 +18,7 @@ from etbuild.publishing import artifacts
 from etbuild.steps.method_store import WEIGHTS
 from etbuild.surroundings import environment
 from etkit.inspection.program_diff import first_difference
+from etkit.local.build import FirstBuild
 
 # Surroundings that must not change the bytes. Threads and instructions are equal in all builds: see
 # `surroundings.arithmetic`.

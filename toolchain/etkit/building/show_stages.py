@@ -32,8 +32,8 @@ from etbuild.processes.import_without_gc import import_without_gc
 from etbuild.publishing.artifacts import whole_directory
 from etbuild.steps.create_module import create_module
 from etbuild.steps.export import Modules, export_methods, prepare_methods, tensors_of
-from etbuild.steps.stages import STAGES
 from etbuild.surroundings.library_output import library_messages_off, stdout_for_results
+from etkit.building.stages import STAGES
 
 if TYPE_CHECKING:
     import torch

@@ -16,9 +16,6 @@ from torch.export import ExportedProgram
 from etbuild.errors import BuildError, EtbuildError
 from etbuild.exception_text import summary
 from etbuild.folding import listed
-from etbuild.runtime import child
-from etbuild.runtime.program_files import ProgramFiles
-from etbuild.runtime.session import Session
 from etplugins.comparison import accuracy, layout
 from etplugins.comparison.calls import Calls, ComparedCall
 from etplugins.comparison.coverage import LIMITED, Coverage
@@ -26,6 +23,9 @@ from etplugins.comparison.graph import Graph, Rounding, buffers, is_finite, is_q
 from etplugins.comparison.hints import slow_work, states
 from etplugins.comparison.parts import MethodComparison
 from etplugins.comparison.power import Power
+from etplugins.runtime import child
+from etplugins.runtime.program_files import ProgramFiles
+from etplugins.runtime.session import Session
 
 Call = tuple[str, str, list[Any], list[Any]]
 """A call: its method, what it is for messages, its inputs, and the outputs of the exported method."""

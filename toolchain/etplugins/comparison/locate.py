@@ -26,12 +26,12 @@ from etbuild.exception_text import summary
 from etbuild.inputs.source_lines import SourceLines, first_name, shown
 from etbuild.model.tensor_bytes import dtype_name
 from etbuild.plan.step_plans import LowerPlan
-from etbuild.runtime import child, program_files
-from etbuild.runtime.session import Session
 from etbuild.upstream.accelerate import accelerated
 from etplugins.comparison import accuracy
 from etplugins.comparison.graph import Graph, Rounding, arguments, buffers, copied, outputs_of, with_state
 from etplugins.comparison.parts import Tolerance
+from etplugins.runtime import child, program_files
+from etplugins.runtime.session import Session
 
 _SHOWN = 2  # nodes that a message names
 _SAMPLES = 3  # samples of how far rounding moves the outputs

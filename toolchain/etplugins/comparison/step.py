@@ -17,16 +17,16 @@ from etbuild.guard import children
 from etbuild.inputs.sources import UsedSources
 from etbuild.inputs.step_context import StepContext
 from etbuild.results import FileHead, LoweringFacts, ProgramFile
-from etbuild.runtime import program_files
 from etbuild.steps.saved_export import LoweringJob, load_custom_ops, opened_export, runs_code_of_others
 from etplugins.comparison.compared_methods import NOT, ComparedMethods
 from etplugins.comparison.parts import ComparePlan
 from etplugins.comparison.witness import MORE_OR_LESS, SEARCHED, Witness, witnesses, write_calls
+from etplugins.runtime import program_files
 
 if TYPE_CHECKING:
     from etbuild.export.read_archive import SavedExport
-    from etbuild.runtime.program_files import ProgramFiles
     from etplugins.comparison.compare import ComparedMethod, Wrong
+    from etplugins.runtime.program_files import ProgramFiles
 
 RESULT = "comparison.json"
 _LARGEST_BYTES = 1 << 31
@@ -37,7 +37,7 @@ CALLS = "calls"
 
 
 class CompareStep:
-    """The step `compare` of a build, as `etbuild.build.pipeline.Comparison` says."""
+    """The step `compare` of a build on the command line, as the pipeline there asks for it."""
 
     def __init__(self, job: Callable[[], LoweringJob[ComparePlan]], used: UsedSources, examples: Path) -> None:
         self._job, self._witness = job, Witness(job, used, examples)
@@ -184,8 +184,8 @@ def _compare_programs(
     Returns:
         Notes, by method; and files with the calls for the witness, each with the methods that are called there.
     """
-    from etbuild.runtime import child
     from etplugins.comparison.compare import Wrong
+    from etplugins.runtime import child
 
     load_custom_ops(job.plan, context)
     files, exported = built.files, ComparedMethods.read(job, saved, context, examples)

@@ -200,8 +200,8 @@ def _eager_methods(job: LoweringJob[ComparePlan], context: StepContext) -> dict[
 
 def _compared(known: _Known, eager: Mapping[str, EagerMethod], files: Sequence[Path]) -> dict[str, str]:
     """Compares in child processes: calls change the state of the model."""
-    from etbuild.runtime import child
     from etplugins.comparison.compare import Wrong
+    from etplugins.runtime import child
 
     tasks = {
         f"comparing with the model ({number})": functools.partial(_first_wrong, known, eager, file)
@@ -250,8 +250,8 @@ def _problem(known: _Known, eager: Mapping[str, EagerMethod], wrong: Wrong, *, s
 
 def _where(job: LoweringJob[ComparePlan], program: ExportedProgram, eager: EagerMethod, wrong: Wrong) -> str:
     """A text for people that says where the exported method differs from the model."""
-    from etbuild.runtime import child
     from etplugins.comparison.graph import with_state
+    from etplugins.runtime import child
 
     graph, spec = with_state(program, wrong.state), program.call_spec.in_spec
 

@@ -13,7 +13,7 @@ from etbuild import json_schema
 from etbuild.errors import DocumentPath, InputError, Problem, printable
 from etbuild.inputs.checkpoints import read_json
 from etbuild.inputs.given import Given
-from etbuild.processes.time_limit import time_limit
+from etplugins.lora.time_limit import time_limit
 
 ALL_LINEAR = "all-linear"
 _SCHEMA = Path(__file__).with_name("adapter-config.schema.json")

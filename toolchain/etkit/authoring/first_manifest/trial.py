@@ -128,10 +128,10 @@ def _check_kernels(plan: Plan, exported: Path, inputs: Given, stage: Stage) -> N
         from etbuild.emit import method_archive, runtime_limits
         from etbuild.export.layout import ExportFiles
         from etbuild.guard.undeclared import watched_reads
-        from etbuild.runtime.program_files import has_own_kernel
         from etbuild.steps.lower import lower_templates
         from etbuild.steps.lowering_options import LoweringOptions
         from etbuild.steps.saved_export import LoweringJob
+        from etplugins.runtime.program_files import has_own_kernel
 
         job = LoweringJob(plan.lower_plan, ExportFiles.below(exported), inputs, stage, watched_reads, LoweringOptions())
         with tempfile.TemporaryDirectory() as directory:

@@ -8,8 +8,9 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from etbuild.cli.options import add_cache_directory, add_flag, add_parser
+from etbuild.cli.options import add_flag, add_parser
 from etbuild.errors import printable
+from etkit.local.options import add_cache_directory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -16,13 +16,13 @@ def add(verbs: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Builds one program. Writes the result, or an error, into the answer, and prints nothing."""
-    from etbuild.api import BuildRequest, Built
-    from etbuild.build import BuildOptions
-    from etbuild.cli.options import cache
     from etbuild.cli.terminal import Progress
     from etbuild.manifest import validate
-    from etbuild.processes import request
     from etkit.building.verbs.build import build_program
+    from etkit.local import request
+    from etkit.local.build import BuildOptions
+    from etkit.local.interface import BuildRequest, Built
+    from etkit.local.options import cache
 
     options.tell = partial(request.answer, options.directory)
     asked: BuildRequest = request.read(options.directory)

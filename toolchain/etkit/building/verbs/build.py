@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etbuild.cli.options import (
-    add_cache,
     add_declared,
     add_flag,
     add_lowering_options,
@@ -25,24 +24,24 @@ from etbuild.cli.options import (
     add_value,
     add_variant,
     inputs,
-    kept_cache,
     lowering_options,
     settings,
 )
 from etbuild.errors import EtbuildError, InputError, printable
 from etbuild.manifest.positions import locating
-from etbuild.steps.stages import STAGES
 from etkit.building.checkpoints import add_weights, each_checkpoint, in_programs
+from etkit.building.stages import STAGES
+from etkit.local.options import add_cache, kept_cache
 from etkit.manifests import each_manifest, may_be_several
 
 if TYPE_CHECKING:
-    from etbuild.build import BuildOptions, BuildResult
     from etbuild.files.writing import Artifact
     from etbuild.inputs.source_lines import SourceLines
     from etbuild.inputs.step_context import Stage
     from etbuild.key.declared import Inputs
     from etbuild.manifest.validate import Manifest
     from etbuild.results import LoweringFacts
+    from etkit.local.build import BuildOptions, BuildResult
 
 
 def add(verbs: Any) -> None:
@@ -226,8 +225,8 @@ def given_inputs(options: argparse.Namespace, manifest: Path) -> Inputs:
 
 def how_to_build(options: argparse.Namespace) -> BuildOptions:
     """How a build runs and what else it writes, from the options."""
-    from etbuild.build import BuildOptions
     from etbuild.cli.terminal import Progress
+    from etkit.local.build import BuildOptions
 
     return BuildOptions(
         Progress().stage,
@@ -269,8 +268,8 @@ def build_program(loaded: Manifest, given: Inputs, directory: Path, how: BuildOp
     Raises:
         EtbuildError: The build failed. Its problems have their positions in the manifest.
     """
-    from etbuild.build import build
     from etbuild.plan.plan import from_manifest
+    from etkit.local.build import build
 
     plan = from_manifest(loaded.data)
     with locating(loaded.positions):

@@ -8,11 +8,12 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-from etbuild.cli.options import add_cache_directory, add_flag, add_parser, add_value
+from etbuild.cli.options import add_flag, add_parser, add_value
 from etbuild.errors import InputError, printable
+from etkit.local.options import add_cache_directory
 
 if TYPE_CHECKING:
-    from etbuild.cache.store import Cache
+    from etkit.local.cache.store import Cache
 
 _UNITS = {"": 1, "B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
@@ -40,7 +41,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _open(options: argparse.Namespace) -> Cache:
-    from etbuild.cache.store import Cache, default_directory
+    from etbuild.files.cache_directory import default_directory
+    from etkit.local.cache.store import Cache
 
     return Cache(options.cache_dir or default_directory())
 

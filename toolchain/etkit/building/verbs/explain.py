@@ -7,8 +7,9 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from etbuild.cli.options import add_cache_directory, add_flag, add_inputs, add_parser, cache, inputs, settings
+from etbuild.cli.options import add_flag, add_inputs, add_parser, inputs, settings
 from etbuild.errors import InputError, printable
+from etkit.local.options import add_cache_directory, cache
 
 if TYPE_CHECKING:
     from etbuild.results import BuildInputs

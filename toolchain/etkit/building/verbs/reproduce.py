@@ -45,11 +45,11 @@ def add(verbs: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Builds, compares, and writes the stamp."""
-    from etbuild.build import FirstBuild
     from etbuild.key.import_graph import used_sources
     from etbuild.plan.step_plans import ExportPlan, LowerPlan, read_plan
     from etbuild.publishing import artifacts
     from etkit.building import reproduce
+    from etkit.local.build import FirstBuild
 
     export_plan = read_plan(options.export_plan, ExportPlan)
     lower_plan = read_plan(options.lower_plan, LowerPlan)

@@ -10,14 +10,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from etbuild.cli.options import add_cache, add_flag, add_inputs, add_parser, add_path, add_value, settings, whole
+from etbuild.cli.options import add_flag, add_inputs, add_parser, add_path, add_value, settings, whole
 from etbuild.errors import InputError
+from etkit.local.options import add_cache
 from etkit.program import add_named_data, build_into
 
 if TYPE_CHECKING:
     from etbuild.results import LoweringFacts
-    from etbuild.runtime.program_files import ProgramFiles
     from etkit.inspection.profile import Profile
+    from etplugins.runtime.program_files import ProgramFiles
 
 _MOST_CALLS = 10_000
 _UNITS = ("ns", "us", "ms", "s", "cycles")
@@ -63,8 +64,8 @@ def run(options: argparse.Namespace) -> int:
     options.restart()  # then a crash of the runtime is reported as an error
     with _program(options) as program:
         with library_messages_off():
-            from etbuild.runtime import program_files
             from etkit.inspection import profile
+            from etplugins.runtime import program_files
         files = program_files.read(program, options.named_data)
         method = options.method or _only(files)
         files.method(method)
@@ -143,8 +144,8 @@ def _record(options: argparse.Namespace, files: ProgramFiles, method: str, calls
 
     torch.set_num_threads(1)
     from etbuild.cli.terminal import Progress
-    from etbuild.runtime import arguments
-    from etbuild.runtime.recording import record
+    from etkit import arguments
+    from etkit.inspection.recording import record
 
     given = arguments.inputs(method, files.method(method), options.inputs)
     with Progress().stage(f"run {method} {calls} times"):

@@ -24,7 +24,7 @@ from etkit.registry.oci.provenance import MEDIA_TYPE as PROVENANCE_TYPE
 from etkit.registry.oci.registry import NoSuchPackage, Repository
 
 if TYPE_CHECKING:
-    from etbuild.cache.store import Cache
+    from etkit.local.cache.store import Cache
 
 _Result = TypeVar("_Result")
 

@@ -6,8 +6,9 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from etbuild.cli.options import add_cache_directory, add_parser, add_path, cache
+from etbuild.cli.options import add_parser, add_path
 from etbuild.errors import printable
+from etkit.local.options import add_cache_directory, cache
 from etkit.registry import registry_options
 
 

@@ -15,10 +15,11 @@ from etbuild.key.declared import Inputs
 from etbuild.key.import_graph import used_sources
 from etbuild.key.key import data_in_key
 from etbuild.plan.plan import Plan
-from etbuild.runtime import arguments, child
 from etbuild.surroundings.library_output import library_messages_off, stdout_for_results
 from etbuild.surroundings.random_seeds import seed
+from etkit import arguments
 from etplugins.model_tests.parts import TestPlan
+from etplugins.runtime import child
 
 if TYPE_CHECKING:
     from etbuild.results import ProgramMethod, Value

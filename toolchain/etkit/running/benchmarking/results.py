@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from etbuild.runtime.program_files import ProgramFiles
 from etkit.running.benchmarking import inputs, intervals
 from etkit.running.benchmarking.intervals import Verdict
 from etkit.running.benchmarking.runs import Run, Timing
 from etkit.running.benchmarking.workloads import Workload
 from etkit.tables import size, table
+from etplugins.runtime.program_files import ProgramFiles
 
 SCHEMA = "executorch-benchmark/v1"
 _QUANTILES = {"min": 0.0, "median": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}

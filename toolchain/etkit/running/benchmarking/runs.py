@@ -19,11 +19,11 @@ import torch
 from etbuild.errors import BuildError, InputError
 from etbuild.exception_text import summary
 from etbuild.inputs.step_context import Stage, silent
-from etbuild.runtime import child
-from etbuild.runtime.program_files import ProgramFiles
-from etbuild.runtime.session import Session, check_inputs, laid_out, register_kernels, unavailable
 from etbuild.surroundings.memory import give_back
 from etkit.running.benchmarking.workloads import Workload
+from etplugins.runtime import child
+from etplugins.runtime.program_files import ProgramFiles
+from etplugins.runtime.session import Session, check_inputs, laid_out, register_kernels, unavailable
 
 _STATUS = Path("/proc/self/status")
 _RESET_PEAK = "5"  # written to /proc/self/clear_refs: see proc(5)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from etbuild.errors import InputError
-from etbuild.runtime.program_files import ProgramFiles
+from etplugins.runtime.program_files import ProgramFiles
 
 if TYPE_CHECKING:
     from etbuild.results import ProgramMethod, TensorValue

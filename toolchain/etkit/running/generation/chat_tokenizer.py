@@ -18,7 +18,7 @@ from typing import Any
 from etbuild.errors import BuildError, InputError
 from etbuild.exception_text import summary
 from etbuild.extras import install_hint
-from etbuild.processes.limited import Limited
+from etkit.running.generation.limited import Limited
 from etkit.running.generation.runner_tokenizer import of_runner
 from etkit.running.generation.tokenizer_files import SETTINGS, TEMPLATE, preferred
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from etbuild.errors import InputError
-from etbuild.runtime.program_files import ProgramFiles
-from etbuild.runtime.session import Session
+from etplugins.runtime.program_files import ProgramFiles
+from etplugins.runtime.session import Session
 
 if TYPE_CHECKING:
     from etbuild.results import Value

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from etbuild.processes import limited
+from etkit.running.generation import limited
 
 T = TypeVar("T")
 

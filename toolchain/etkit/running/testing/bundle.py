@@ -14,10 +14,10 @@ import torch
 
 from etbuild.errors import BuildError, EtbuildError, InputError
 from etbuild.exception_text import summary
-from etbuild.runtime import child
-from etbuild.runtime.program_files import ProgramFiles
-from etbuild.runtime.session import Session, check_inputs, laid_out, register_kernels
 from etkit.running.testing.cases import Case, Tester
+from etplugins.runtime import child
+from etplugins.runtime.program_files import ProgramFiles
+from etplugins.runtime.session import Session, check_inputs, laid_out, register_kernels
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,6 @@ from etbuild.inputs.step_context import StepContext
 from etbuild.inputs.user_code import active_finder, load_callable, wrap_user_error
 from etbuild.model.tensor_bytes import dtype_name
 from etbuild.plan.plan import Plan
-from etbuild.runtime import child
-from etbuild.runtime.program_files import ProgramFiles
-from etbuild.runtime.session import Session, unavailable
 from etkit.running.testing import layers, random_inputs, text_scores
 from etkit.running.testing.reference import MethodCall, Reference
 from etkit.running.testing.results import Result
@@ -33,6 +30,9 @@ from etplugins.comparison.locate import Search, WrongCall
 from etplugins.comparison.parts import Tolerance
 from etplugins.model_tests import parts as planned
 from etplugins.model_tests.parts import Metric, TestPlan, TextTest
+from etplugins.runtime import child
+from etplugins.runtime.program_files import ProgramFiles
+from etplugins.runtime.session import Session, unavailable
 
 if TYPE_CHECKING:
     from etkit.running.testing.run import TestOptions

@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 from etbuild.errors import InputError
 from etbuild.plan.parts import Dim, ExportMethod
-from etbuild.steps.prepared_model import Inputs
+from etkit.local.prepared_model import Inputs
 from etplugins.comparison import random_values
 from etplugins.model_tests.parts import MethodTests
 

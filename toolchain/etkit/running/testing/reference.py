@@ -17,7 +17,7 @@ from etbuild.inputs.step_context import StepContext
 from etbuild.inputs.user_code import wrap_user_error
 from etbuild.plan.parts import Dim, ExportMethod, Shapes
 from etbuild.plan.plan import Plan
-from etbuild.steps.prepared_model import Inputs, PreparedModel, made
+from etkit.local.prepared_model import Inputs, PreparedModel, made
 from etplugins.comparison.calls import UNLIMITED
 from etplugins.comparison.graph import arguments, copied, outputs_of
 

@@ -23,10 +23,10 @@ from etbuild.key.toolchain import check_installed
 from etbuild.manifest.positions import located
 from etbuild.plan.plan import Plan
 from etbuild.processes.import_without_gc import import_without_gc
-from etbuild.runtime.program_files import ProgramFiles
 from etbuild.surroundings.library_output import library_messages_off, stdout_for_results
 from etkit.running.testing.results import Result
 from etplugins.model_tests.parts import TestPlan
+from etplugins.runtime.program_files import ProgramFiles
 
 if TYPE_CHECKING:
     from etkit.running.testing.cases import Tester

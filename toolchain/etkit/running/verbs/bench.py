@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etbuild.cli.options import (
-    add_cache,
     add_inputs,
     add_parser,
     add_path,
@@ -27,14 +26,15 @@ from etbuild.cli.options import (
 )
 from etbuild.errors import CheckError, InputError
 from etkit.building.verbs.build import seconds
+from etkit.local.options import add_cache
 from etkit.program import build_into
 
 if TYPE_CHECKING:
     from etbuild.manifest.validate import Manifest
     from etbuild.plan.plan import Plan
-    from etbuild.runtime.program_files import ProgramFiles
     from etkit.running.benchmarking.runs import Timing
     from etkit.running.benchmarking.workloads import Workload
+    from etplugins.runtime.program_files import ProgramFiles
 
     Loaded = tuple[Manifest, Plan]
 
@@ -170,8 +170,8 @@ def _loaded(options: argparse.Namespace, path: Path, variant: str | None) -> Loa
 def _program(options: argparse.Namespace, path: Path, loaded: Loaded | None, scratch: ExitStack) -> ProgramFiles:
     """Finds a program. Builds it if the path is that of a manifest."""
     from etbuild.manifest.positions import locating
-    from etbuild.runtime import program_files
     from etkit.find_index import read_index
+    from etplugins.runtime import program_files
 
     if path.suffix == ".pte" or path == options.built:
         return program_files.read(path)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etbuild.cli.options import (
-    add_cache,
     add_flag,
     add_inputs,
     add_manifest,
@@ -20,6 +19,7 @@ from etbuild.cli.options import (
     inputs,
 )
 from etbuild.errors import InputError
+from etkit.local.options import add_cache
 from etkit.program import add_program, build_into, check_program, load
 
 if TYPE_CHECKING:
@@ -68,9 +68,9 @@ def run(options: argparse.Namespace) -> int:
 
 def _bundle(options: argparse.Namespace, loaded: Manifest, plan: Plan) -> Bundle:
     from etbuild.cli.terminal import Progress
-    from etbuild.runtime import program_files
     from etkit.running.testing.run import TestOptions, opened
     from etplugins.model_tests.parts import tests_of
+    from etplugins.runtime import program_files
 
     declared = inputs(options, [options.manifest.parent, *options.root])
     tests = _possible(tests_of(loaded.data, plan.methods), options)

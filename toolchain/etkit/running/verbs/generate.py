@@ -111,10 +111,10 @@ def _chat(artifacts: list[Artifact], options: argparse.Namespace) -> None:
     paths = {kind: [each.path for each in artifacts if each.kind == kind] for kind in ("named_data", "tokenizer")}
     [program] = [each.path for each in artifacts if each.kind == "program"]
     with tempfile.TemporaryDirectory() as scratch, _only_tokens() as write:
-        from etbuild.runtime import program_files
         from etkit.running.generation.chat_tokenizer import ChatTokenizer
         from etkit.running.generation.conversation import Conversation
         from etkit.running.generation.decoder import Decoder
+        from etplugins.runtime import program_files
 
         with ChatTokenizer(paths["tokenizer"]) as tokenizer:
             decoder = Decoder(program_files.read(program, paths["named_data"]), Path(scratch))

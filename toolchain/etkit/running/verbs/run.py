@@ -38,7 +38,7 @@ def add(verbs: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Runs the method, and prints or writes its outputs."""
-    from etbuild.runtime import program_files
+    from etplugins.runtime import program_files
 
     if options.output is not None and options.output.suffix != ".safetensors":
         raise InputError.of(f"-o {options.output}: the name must end with .safetensors")
@@ -48,8 +48,9 @@ def run(options: argparse.Namespace) -> int:
     import torch
 
     torch.set_num_threads(1)
-    from etbuild.runtime import arguments, child
-    from etbuild.runtime.session import Session
+    from etkit import arguments
+    from etplugins.runtime import child
+    from etplugins.runtime.session import Session
 
     inputs = arguments.inputs(options.method, facts, options.inputs)
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etbuild.cli.options import (
-    add_cache,
     add_declared,
     add_flag,
     add_manifests,
@@ -28,6 +27,7 @@ from etbuild.cli.options import (
 )
 from etbuild.errors import CheckError, EtbuildError, InputError
 from etkit.building.verbs.build import of_program, wanted
+from etkit.local.options import add_cache
 from etkit.manifests import each_manifest, may_be_several
 from etkit.program import add_program, build_into, check_program
 
@@ -149,11 +149,11 @@ def _located(options: argparse.Namespace, program: _Tested, several: bool = Fals
 def _tests(options: argparse.Namespace, program: _Tested, several: bool) -> list[Result]:
     from etbuild.cli.terminal import Progress
     from etbuild.manifest.positions import locating
-    from etbuild.runtime import program_files
     from etbuild.steps.lowering_options import processors
     from etkit.running.testing.results import Result
     from etkit.running.testing.run import TestOptions, run
     from etplugins.model_tests.parts import tests_of
+    from etplugins.runtime import program_files
 
     plan, stage = program.plan, Progress().stage
     tests = tests_of(program.loaded.data, plan.methods)

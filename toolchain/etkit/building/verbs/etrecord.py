@@ -38,9 +38,9 @@ def _write(options: argparse.Namespace) -> None:
     from etbuild.cli.terminal import Progress
     from etbuild.plan.step_plans import LowerPlan, read_plan
     from etbuild.publishing.artifacts import whole_directory
-    from etbuild.steps import etrecord
     from etbuild.steps.lowering_options import LoweringOptions
     from etbuild.steps.saved_export import LoweringJob
+    from etkit.local import etrecord
 
     plan = read_plan(options.lower_plan, LowerPlan)
     plan.check_backends()

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from etbuild.runtime import child
-from etbuild.runtime.program_files import ProgramFiles
-from etbuild.runtime.session import Session
+from etplugins.runtime import child
+from etplugins.runtime.program_files import ProgramFiles
+from etplugins.runtime.session import Session
 
 
 def record(files: ProgramFiles, method: str, inputs: Sequence[Any], calls: int, path: Path) -> None:

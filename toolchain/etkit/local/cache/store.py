@@ -26,31 +26,16 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from etbuild.cache import entries
-from etbuild.cache.entries import Damaged, Entry, Unreadable, reason
 from etbuild.errors import InputError
 from etbuild.files import locks
 from etbuild.files.scratch import HIDDEN, Scratch, sweep
-from etbuild.publishing.owners import others_that_write
+from etkit.local.cache import entries
+from etkit.local.cache.entries import Damaged, Entry, Unreadable, reason
+from etkit.local.cache.owners import others_that_write
 
 _READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 GC = "gc"
 """The name of the lock of garbage collection."""
-
-
-def default_directory() -> Path:
-    """Returns `$ETBUILD_CACHE_DIR`, or `etbuild` in the user's cache directory.
-
-    Raises:
-        InputError: The home directory cannot be determined.
-    """
-    named = os.environ.get("ETBUILD_CACHE_DIR")
-    if named:
-        return Path(named)
-    try:
-        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "etbuild"
-    except RuntimeError as error:
-        raise InputError.of(f"no home directory: {error}", "name one with --cache-dir") from error
 
 
 def _report(line: str) -> None:

@@ -11,13 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from etbuild import notes
-from etbuild.build.pipeline import STEPS, Pipeline, Request
 from etbuild.errors import BuildError
 from etbuild.files.digests import digest, file_digest, hashed_once
 from etbuild.files.writing import Artifact
 from etbuild.inputs.sources import UsedSources
 from etbuild.inputs.step_context import Stage
-from etbuild.key import checked_files, snapshot
 from etbuild.key.declared import Inputs
 from etbuild.plan.plan import Plan
 from etbuild.plan.step_plans import ExportPlan, LowerPlan
@@ -25,11 +23,13 @@ from etbuild.publishing.artifacts import publish, staging
 from etbuild.report import tokenizer
 from etbuild.steps.lowering_options import LoweringOptions
 from etbuild.steps.method_store import with_weights
+from etkit.local import checked_files, snapshot
+from etkit.local.pipeline import STEPS, Pipeline, Request
 
 if TYPE_CHECKING:
-    from etbuild.cache.store import Cache
     from etbuild.inputs.source_lines import SourceLines
     from etbuild.results import LoweringFacts
+    from etkit.local.cache.store import Cache
 
 _CHECKED, _COMPARED = "checked.files.json", "compared.json"  # files in the cache beside the artifacts
 
@@ -230,7 +230,7 @@ def _more_files(pipeline: Pipeline, options: BuildOptions) -> list[Artifact]:
         write_json(options.origins, plan.name, "lowering", pipeline.lowering)
         write_json(options.origins, plan.name, "export.lines", lines.to_json())
     if options.etrecord:
-        from etbuild.steps import etrecord
+        from etkit.local import etrecord
 
         job = pipeline.job(plan.lower_plan)
         records = etrecord.etrecords(job, lines, directory / f"{plan.name}.pte", pipeline.directory)

@@ -33,7 +33,7 @@ from etbuild.export.layout import (
 from etbuild.files.digests import digest, file_digest
 from etbuild.files.writing import Artifact
 from etbuild.inputs.step_context import Stage, Watch
-from etbuild.key import code, snapshot
+from etbuild.key import code
 from etbuild.key.declared import Inputs
 from etbuild.key.distributions import environment
 from etbuild.key.import_graph import used_sources
@@ -44,11 +44,12 @@ from etbuild.plan.step_plans import ExportPlan, LowerPlan, MethodPlan
 from etbuild.publishing.artifacts import scratch_in
 from etbuild.steps.lowering_options import LoweringOptions
 from etbuild.steps.method_store import MethodStore
+from etkit.local import snapshot
 
 if TYPE_CHECKING:
-    from etbuild.cache.store import Cache
     from etbuild.results import KeyInputs, LoweringFacts
     from etbuild.steps.saved_export import LoweringJob
+    from etkit.local.cache.store import Cache
 
 P = TypeVar("P", bound=LowerPlan)
 StepPlan = ExportPlan | MethodPlan | Plan
@@ -88,7 +89,7 @@ class _NoPythonInterface:
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> None:
         """Finds nothing: other finders do."""
-        if name == "etbuild.api":
+        if name == "etkit.local.interface":
             raise InputError.of("a model cannot use the Python interface of `etbuild`", "build with it elsewhere")
 
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from etbuild.key.declared import Inputs
     from etbuild.results import ProgramMethod
-    from etbuild.steps.prepared_model import PreparedModel
+    from etkit.local.prepared_model import PreparedModel
 
 
 def load(
@@ -114,7 +114,7 @@ class Model:
             InputError, BuildError, CheckError: As the command reports. `problems` has each problem with its place.
             Exception: There is a bug in the driver. The message has its traceback.
         """
-        from etbuild.processes import request
+        from etkit.local import request
 
         kept = _Scratch() if directory is None else None
         place = kept.path if kept is not None else Path(str(directory))
@@ -157,8 +157,8 @@ class Model:
         from etbuild.inputs.step_context import StepContext
         from etbuild.inputs.user_code import importable
         from etbuild.key.import_graph import used_sources
-        from etbuild.steps.prepared_model import PreparedModel
         from etbuild.surroundings.random_seeds import seed
+        from etkit.local.prepared_model import PreparedModel
 
         inputs = self._request.inputs()
         used = used_sources(inputs, self._plan.export_plan)
@@ -242,7 +242,7 @@ class Program:
 
     def __init__(self, path: Path, named_data: Sequence[Path], kept: object = None) -> None:
         """Use `open_program` or `Built.program`."""
-        from etbuild.runtime import program_files
+        from etplugins.runtime import program_files
 
         self._files = program_files.read(path, named_data)
         self._scratch = _Scratch()
@@ -308,8 +308,8 @@ class Program:
 
     def _loaded(self, method: str) -> Any:
         """The session, which has loaded the method."""
-        from etbuild.runtime.session import Session
         from etbuild.surroundings.library_output import native_log_off
+        from etplugins.runtime.session import Session
 
         if method not in self._loads:
             with native_log_off():

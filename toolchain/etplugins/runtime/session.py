@@ -13,7 +13,7 @@ import torch
 from etbuild.errors import BuildError, InputError
 from etbuild.exception_text import summary
 from etbuild.model.tensor_bytes import dtype_name
-from etbuild.runtime.program_files import ProgramFiles, has_own_kernel
+from etplugins.runtime.program_files import ProgramFiles, has_own_kernel
 
 if TYPE_CHECKING:
     from etbuild.results import Value
