@@ -209,8 +209,12 @@ class Plan(Lowered):
     def data_names(self) -> dict[str, DocumentPath]:
         """All declared inputs that the plan reads, each with the place that names it first."""
         of_adapters = adapter_files(self.lower_plan.adapters, "weights")
-        weights = {**of_adapters, **weights_names(self.model.weights)}
-        return {**weights, **self.tokenizer_names, **self.export_plan.data_names}
+        return {**of_adapters, **self.weights_names, **self.tokenizer_names, **self.export_plan.data_names}
+
+    @property
+    def weights_names(self) -> dict[str, DocumentPath]:
+        """The checkpoints of the model, each with the place that names it first."""
+        return weights_names(self.model.weights)
 
     @property
     def tokenizer_names(self) -> dict[str, DocumentPath]:
