@@ -205,15 +205,15 @@ class Trial:
 
     def _finish(self, look: Callable[[Any], dict[str, Any]]) -> None:
         """Lowers and emits the methods, writes down what `look` makes of them, and ends this copy of the process."""
+        from etbuild import switches
         from etbuild.emit.emit_methods import Lowered, emit_methods
         from etbuild.errors import EtbuildError
         from etbuild.lower.finite_weights import non_finite
         from etbuild.lower.lower_methods import lower_programs
-        from etbuild.upstream.accelerate import accelerated
 
         weights = non_finite(self._programs)
         try:
-            with accelerated():
+            with switches.lowering():
                 edge = lower_programs(self.plan.lower_plan, self._programs, self._shards)
                 emitted = emit_methods(self.plan.lower_plan, Lowered(edge, self._shards, weights, None))
         except EtbuildError as error:

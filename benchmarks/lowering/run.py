@@ -11,7 +11,7 @@ byte differs.
     methods   12 layers, 1 to 8 methods
     layers    2 methods, 6 to 24 layers
     edit      one of eight methods edited
-    switches  a cold build, each time with one switch of `etbuild.upstream.accelerate` turned off
+    switches  a cold build, each time with one switch of `etplugins.accelerate` turned off
     memory    two methods with 650 MB of weights; four programs at once in one worker
     worker    the first and later requests of a worker, and the size of its process
 """
@@ -40,7 +40,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent), str(ROOT)]
 from measure import command, commands, compile_driver, megabytes, seconds, weighing  # noqa: E402
 from project import Size, edit_one_method, perceptron, transformer  # noqa: E402
 
-from etbuild.upstream.accelerate import SWITCHES  # noqa: E402
+from etplugins.accelerate.occasions import SWITCHES  # noqa: E402
 from tests.helpers.worker_client import Worker  # noqa: E402
 
 PLAIN = HERE / "plain.py"
@@ -202,7 +202,7 @@ def switches(bench: Bench) -> None:
     def without(name: str) -> Path:
         out = bench.new()
         others = tuple(switch for switch in SWITCHES if switch != name)
-        called = f"from etbuild.upstream import accelerate; accelerate.SWITCHES = {others!r}"
+        called = f"from etplugins.accelerate import occasions; occasions.SWITCHES = {others!r}"
         run = f"{called}; from etbuild.cli.main import main; import sys; sys.exit(main(sys.argv[1:]))"
         arguments = ["build", manifest, "--no-cache", "-o", out]
         command(sys.executable, "-c", run, *arguments, PYTHONHASHSEED="0", PYTHONSAFEPATH="1")

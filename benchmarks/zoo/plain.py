@@ -19,7 +19,7 @@ from executorch.exir._serialize._named_data_store import NamedDataStore
 from executorch.exir.passes import MemoryPlanningPass
 from torch.export import Dim, ExportedProgram, export
 
-from etbuild.upstream import tanh_gelu
+from etplugins.upstream import tanh_gelu
 
 MANIFEST, OUT = Path(sys.argv[1]), Path(sys.argv[2])
 sys.path.insert(0, str(MANIFEST.parent))

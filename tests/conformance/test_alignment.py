@@ -228,12 +228,12 @@ class Project:
         Raises:
             InputError: The manifest is refused.
         """
+        from etbuild import switches
         from etbuild.lower.lower_methods import lower_programs
-        from etbuild.upstream.accelerate import accelerated
 
         (self.root / "model.yaml").write_text(yaml.safe_dump(layout.manifest()))
         lower_plan = from_manifest(validate.load(self.root / "model.yaml").data).lower_plan
-        with accelerated():
+        with switches.lowering():
             return lower_programs(lower_plan, copy.deepcopy(self.programs), {})
 
     def lower_as_written(self, layout: Layout) -> Any:

@@ -101,7 +101,7 @@ def work(switches: list[str]) -> dict[str, Any]:
         `counts`: calls by switch; `programs`: the digests of both programs.
     """
     with counted() as counts:
-        from etbuild.upstream.accelerate import entered  # switches wrap the counting functions
+        from etplugins.accelerate.occasions import entered  # switches wrap the counting functions
 
         with entered(switches):
             programs = [_program(quantize) for quantize in (False, True)]

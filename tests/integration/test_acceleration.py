@@ -1,4 +1,4 @@
-"""The switches of `upstream.accelerate`: the bytes are the same with and without each, and all changes are undone."""
+"""The switches of `etplugins.accelerate`: the bytes are the same with and without each, and all changes are undone."""
 
 from __future__ import annotations
 
@@ -45,15 +45,16 @@ from torch.fx.traceback import NodeSource
 from torchao.quantization.pt2e.quantize_pt2e import prepare_pt2e, prepare_qat_pt2e
 from torchao.quantization.pt2e.quantizer.quantizer import Q_ANNOTATION_KEY
 
+from etbuild import plugins, switches, workarounds
 from etbuild.export import strict_names
 from etbuild.export.provenance import graphs_numbered, remove_addresses
 from etbuild.files.zip_archive import canonical_archive
-from etbuild.upstream import accelerate
-from etbuild.upstream.accelerate import (
+from etplugins.accelerate import (
     annotate_where_possible,
     compute_values_once,
     match_where_possible,
     merge_by_sets,
+    occasions,
     replay_once,
     sort_in_place,
 )
@@ -110,14 +111,14 @@ def plain() -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize(
-    "left_out", [None, *(pytest.param(switch, marks=pytest.mark.long) for switch in accelerate.SWITCHES)]
+    "left_out", [None, *(pytest.param(switch, marks=pytest.mark.long) for switch in occasions.SWITCHES)]
 )
 def test_acceleration_does_not_change_the_bytes(
     left_out: str | None, build: Build, plain: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain.update(plain or artifacts(build, "--no-accelerate"))
-    on = tuple(name for name in accelerate.SWITCHES if name != left_out)
-    monkeypatch.setattr("etbuild.steps.lower.accelerated", lambda: accelerate.accelerated(on))
+    on = tuple(name for name in occasions.SWITCHES if name != left_out)
+    monkeypatch.setattr(occasions, "SWITCHES", on)
     assert artifacts(build) == plain
 
 
@@ -146,15 +147,26 @@ def state() -> list[object]:
 
 def test_switches_are_undone_at_the_end() -> None:
     before = state()
-    with accelerate.accelerated():
+    with occasions.lowering():
         assert all(one is not other for one, other in zip(before, state(), strict=True))
     assert all(one is other for one, other in zip(before, state(), strict=True))
+
+
+def test_a_program_that_meets_no_limit_needs_no_switch_and_no_workaround(
+    build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, group = build(), plugins.group
+    monkeypatch.setattr(
+        plugins, "group", lambda name: {} if name in (switches.GROUP, workarounds.GROUP) else group(name)
+    )
+    other = build()
+    assert (other.code, other.read("net.pte")) == (0, made.read("net.pte"))
 
 
 def test_nothing_is_switched_in_other_versions(monkeypatch: pytest.MonkeyPatch) -> None:
     before = state()
     monkeypatch.setattr(importlib.metadata, "version", lambda name: {"torch": "2.13.0"}.get(name, "1.5.2"))
-    with accelerate.accelerated():
+    with occasions.lowering():
         assert all(one is other for one, other in zip(before, state(), strict=True))
 
 
@@ -179,7 +191,7 @@ def test_weights_are_shared_unless_their_storage_has_more_in_it() -> None:
             return x * self.whole + self.part
 
     program = to_edge(torch.export.export(Net(), (torch.zeros(4),))).exported_program()
-    with accelerate.accelerated(["share_weights"]):
+    with occasions.entered(["share_weights"]):
         copied = XnnpackBackend.copy_exported_program_for_preprocess(program, [])
     assert copied is not program
     assert copied.graph_module is not program.graph_module
@@ -283,7 +295,7 @@ def test_of_other_libraries_only_quantization_is_cached(
         return compute(self, operator, types, args, kwargs)
 
     given = torch.zeros(37, 8)  # no other test has such tensors in the cache of this process
-    with accelerate.accelerated(["cache_quantization"]), FakeTensorMode(shape_env=ShapeEnv()) as mode:
+    with occasions.entered(["cache_quantization"]), FakeTensorMode(shape_env=ShapeEnv()) as mode:
         x = mode.from_tensor(given)
         for operator, cached in ((choose_by_torchao, True), (quantize_by_pt2e, True), (namesake, False)):
             first = operator(x)
@@ -368,7 +380,7 @@ def values(module: GraphModule) -> list[torch.Tensor]:
 
 
 def test_a_replay_uses_the_values_of_the_replay_before() -> None:
-    with accelerate.accelerated(["compute_values_once"]):
+    with occasions.entered(["compute_values_once"]):
         first = ExportPass()(edge_module()).graph_module
         second = ExportPass()(first).graph_module
     assert all(one is other for one, other in zip(values(first), values(second), strict=True))
@@ -383,7 +395,7 @@ def test_the_verifier_computes_no_value_again_and_still_finds_wrong_types(monkey
         return compute(replay, target, args, kwargs)
 
     monkeypatch.setattr(compute_values_once, "_compute", counting)
-    with accelerate.accelerated(["compute_values_once"]):
+    with occasions.entered(["compute_values_once"]):
         module = ExportPass()(edge_module()).graph_module
         assert computed
         computed.clear()
@@ -402,7 +414,7 @@ def test_two_nodes_of_a_graph_never_share_a_value() -> None:
             return (x + 1) * (x + 1)
 
     module = to_edge(torch.export.export(Net(), (torch.zeros(2),))).exported_program().graph_module
-    with accelerate.accelerated(["compute_values_once"]):
+    with occasions.entered(["compute_values_once"]):
         for _ in range(3):
             module = ExportPass()(module).graph_module
             assert len(set(map(id, values(module)))) == len(values(module)) > 2
@@ -419,7 +431,7 @@ class Widening(ExportPass):
 
 
 def test_what_follows_a_changed_node_is_computed_again() -> None:
-    with accelerate.accelerated(["compute_values_once"]):
+    with occasions.entered(["compute_values_once"]):
         module = ExportPass()(edge_module()).graph_module
         assert [value.dtype for value in values(module)] == [torch.float32] * 2
         module = Widening()(module).graph_module
@@ -434,7 +446,7 @@ def test_a_value_with_a_symbolic_size_is_not_taken_for_another_one() -> None:
     shapes = ({0: torch.export.Dim("a", min=2, max=8)}, {0: torch.export.Dim("b", min=2, max=8)})
     program = torch.export.export(Net(), (torch.zeros(4), torch.zeros(4)), dynamic_shapes=shapes)
     module = to_edge(program).exported_program().graph_module
-    with accelerate.accelerated(["compute_values_once"]):
+    with occasions.entered(["compute_values_once"]):
         seen = []
         for _ in range(3):
             module = ExportPass()(module).graph_module
@@ -466,7 +478,7 @@ def test_a_method_is_traced_as_often_as_there_is_something_to_decompose(
     counted, made = [], []
     for on in (["match_where_possible"], ["match_where_possible", "decompose_if_needed"]):
         calls.clear()
-        with accelerate.accelerated(on):
+        with occasions.entered(on):
             made.append(to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()]).to_executorch().buffer)
         counted.append(len(calls))
     assert counted == [3, traces]
@@ -484,7 +496,7 @@ def test_the_body_of_a_loop_is_searched_for_operators_to_decompose() -> None:
     program = torch.export.export(Net(), (torch.zeros(2),))
     found = []
     for on in ([], ["decompose_if_needed"]):
-        with accelerate.accelerated(on):
+        with occasions.entered(on):
             graph = to_edge_transform_and_lower(program).exported_program().graph_module
         found.append([str(node.target) for part in graph.modules() for node in getattr(part, "graph", Graph()).nodes])
     assert found[0] == found[1]
@@ -492,7 +504,7 @@ def test_the_body_of_a_loop_is_searched_for_operators_to_decompose() -> None:
 
 def test_a_module_compiles_when_it_is_called_or_looked_into() -> None:
     x, y = torch.tensor([1.0, 2.0]), torch.tensor([3.0, 1.0])
-    with accelerate.accelerated(["compile_on_demand"]):
+    with occasions.entered(["compile_on_demand"]):
         module = edge_module()
         assert "_code" not in vars(module)
         assert module(x, y)[0].tolist() == [0.0, 1.0]
@@ -524,7 +536,7 @@ class Branching(torch.nn.Module):
 @pytest.mark.parametrize("strict", [False, True])
 def test_a_faster_export_has_the_same_bytes(strict: bool) -> None:
     found = []
-    for exporting, saving in [(accelerate.exporting, accelerate.saving), (contextlib.nullcontext,) * 2]:
+    for exporting, saving in [(occasions.exporting, occasions.saving), (contextlib.nullcontext,) * 2]:
         torch.manual_seed(0)
         with exporting(), graphs_numbered():
             shapes = ({0: torch.export.Dim("rows", min=2)},)
@@ -546,9 +558,9 @@ def test_a_faster_export_has_the_same_bytes(strict: bool) -> None:
 @pytest.mark.parametrize(
     ("switched", "owner", "name"),
     [
-        (accelerate.exporting, GraphModule, "recompile"),
-        (accelerate.saving, serialize, "canonicalize"),
-        (accelerate.quantizing, xnnpack_quantizer_utils, "_do_annotate_conv_bn"),
+        (occasions.exporting, GraphModule, "recompile"),
+        (occasions.saving, serialize, "canonicalize"),
+        (occasions.quantizing, xnnpack_quantizer_utils, "_do_annotate_conv_bn"),
     ],
 )
 def test_switches_of_exports_are_undone_at_the_end(
@@ -561,7 +573,7 @@ def test_switches_of_exports_are_undone_at_the_end(
 
 
 def test_a_module_can_be_pickled_inside() -> None:
-    with accelerate.accelerated(["compile_on_demand"]):
+    with occasions.entered(["compile_on_demand"]):
         module = torch.fx.symbolic_trace(torch.nn.Sequential(torch.nn.ReLU()))
         again = pickle.loads(pickle.dumps(module))
     assert again(torch.tensor([-1.0, 1.0])).tolist() == [0.0, 1.0]
@@ -584,7 +596,7 @@ def test_what_fails_in_a_fork_is_tried_again_in_the_parent(monkeypatch: pytest.M
 
 IMPORTS = """\
 import sys
-from etbuild.upstream.accelerate import importing
+from etplugins.accelerate.occasions import importing
 with importing():
     import executorch.exir
 assert "torch._inductor.lowering" not in sys.modules
@@ -613,7 +625,7 @@ def test_inductor_is_imported_for_programs_that_need_it() -> None:
 
 def test_the_module_replaces_its_stand_in() -> None:
     looks = "from torch._inductor.fx_passes.post_grad import post_grad_passes"
-    code = f"from etbuild.upstream.accelerate import importing\nwith importing():\n    {looks}\n{looks}\n"
+    code = f"from etplugins.accelerate.occasions import importing\nwith importing():\n    {looks}\n{looks}\n"
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
 
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 from executorch.runtime import Runtime
 
-from etbuild.upstream import tanh_gelu
 from etplugins.coreml.backend import CoreMl
+from etplugins.upstream import tanh_gelu
 from tests.helpers import commands
 from tests.helpers.runtime import run
 from tests.integration.conftest import Build

@@ -47,9 +47,9 @@ defaults: {{partitioners: {partitioners}}}
 """
 
 IN_MEMORY = {
-    "etbuild.upstream.accelerate.blobs_in_files",
     "etbuild.emit.binding",
     "etbuild.emit.method_archive",
+    "etbuild.lower.blob_files",
     "etbuild.lower.weight_storage",
     "etbuild.model.tensor_digests",
     "etbuild.releases",

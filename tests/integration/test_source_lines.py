@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import save
 
-from etbuild.upstream import xnnpack_operators
+from etplugins.upstream import xnnpack_operators
 from tests.helpers.manifests import net
 
 from .conftest import Build

@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 
-from etbuild.upstream import accelerate
+from etplugins.accelerate import occasions
 from tests.conformance.upstream_limits import LIMITS
 from tests.helpers import patched_packages
 
 ROOT = Path(__file__).parents[2]
-SWITCHES = sorted(path.stem for path in (ROOT / "toolchain/etbuild/upstream/accelerate").glob("*.py"))
+SWITCHES = sorted(path.stem for path in (ROOT / "toolchain/etplugins/accelerate").glob("*.py"))
 PATCHES = patched_packages.patches()
 NAMES = [patch.stem for patch in PATCHES]
 NOT_COUNTED = {
@@ -135,5 +135,5 @@ def test_the_page_names_each_patch() -> None:
 def test_each_switch_of_lowering_has_a_patch_or_a_reason() -> None:
     """A new switch is work for upstream too."""
     text = (ROOT / "upstream/README.md").read_text("utf-8")
-    switches = {*accelerate.SWITCHES, "annotate_where_possible", "import_inductor_later", "save_without_canonical_form"}
+    switches = {*occasions.SWITCHES, "annotate_where_possible", "import_inductor_later", "save_without_canonical_form"}
     assert [name for name in sorted(switches - set(NAMES)) if f"`{name}`" not in text] == []

@@ -351,18 +351,23 @@ PLUGINS_OF_PROGRAMS: dict[str, tuple[dict[str, Any], set[str], set[str]]] = {
     "runner": ({"runner": "executorch-llm/v1"}, TRANSFORMERS, TRANSFORMERS),
 }
 """For each kind of program, what it adds to a manifest, and the plug-ins that its export and its lowering use besides
-the one that watches methods of a module."""
+those below."""
+OF_ALL = {"etplugins.accelerate", "etplugins.upstream"}
+"""What each export, lowering and comparison uses."""
+OF_MODULES = "etplugins.assignments"
+"""What watches methods of a module."""
 
 
 @pytest.mark.parametrize("kind", PLUGINS_OF_PROGRAMS)
 def test_a_program_uses_the_plugins_that_it_needs_and_no_others(kind: str) -> None:
     keys, of_export, of_lowering = PLUGINS_OF_PROGRAMS[kind]
     plan = from_manifest({"name": "net", "model": {"factory": "model:create"}, "methods": METHODS, **keys})  # type: ignore[typeddict-item]
-    assert plan.plugins_of("export") == {*of_export, "etplugins.assignments"}
-    assert plan.plugins_of("lower") == {*of_lowering, "etplugins.assignments"}
-    assert plan.plugins_of("compare") == {*of_lowering, "etplugins.assignments", "etplugins.comparison"}
+    assert plan.plugins_of("plan") == plan.plugins_of("report") == {*of_lowering, OF_MODULES}
+    assert plan.plugins_of("export") == {*of_export, *OF_ALL, OF_MODULES}
+    assert plan.plugins_of("lower") == {*of_lowering, *OF_ALL, OF_MODULES}
+    assert plan.plugins_of("compare") == {*of_lowering, *OF_ALL, OF_MODULES, "etplugins.comparison"}
 
 
 def test_methods_from_files_assign_nothing() -> None:
     plan = from_manifest({"name": "net", "methods": {"forward": {"program": "net.pt2"}}})
-    assert plan.plugins_of("export") == {"etplugins.pt2_files"}
+    assert plan.plugins_of("export") == {"etplugins.pt2_files", *OF_ALL}

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from executorch.exir._serialize._cord import CordBuffer
 
 SUPPORTED = ("1.5.1",)
-# The switches of `upstream.accelerate` and the saved methods of `method_archive` use private code of these releases.
+# The switches of `etplugins.accelerate` and the saved methods of `method_archive` use private code of these releases.
 WRITTEN_FOR = {"torch": "2.13.0", "executorch": "1.5.1"}
 
 

@@ -19,7 +19,6 @@ STEP_PACKAGES = {
     "report": ["report"],
     "steps": ["compare", "export", "lower", "plan", "report"],
     "surroundings": ["compare", "export", "lower", "plan", "report"],
-    "upstream": ["compare", "export", "lower"],
 }
 
 # The plug-ins that only some steps run: the actions of others do not have them.

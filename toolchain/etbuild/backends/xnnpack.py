@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
+from etbuild import workarounds
 from etbuild.backends.backend import BuiltInBackend, Context, Options, Partitioners, QuantizerContext, WeightFunction
 from etbuild.errors import Problem
 
@@ -74,16 +75,10 @@ class Xnnpack(BuiltInBackend):
 
         return quantizer.set_filter_function(quantized)
 
-    @contextmanager
-    def lowering_context(self, partitioners: Partitioners) -> Iterator[None]:
+    def lowering_context(self, partitioners: Partitioners) -> AbstractContextManager[None]:
         """A context with the workarounds for XNNPACK on the page of ExecuTorch's limits: in it, XNNPACK makes programs
         that the runtime loads and that compute correct numbers."""
-        from etbuild.upstream.xnnpack_graphs import corrected_graphs
-        from etbuild.upstream.xnnpack_layouts import corrected_layouts
-        from etbuild.upstream.xnnpack_operators import corrected_operators
-
-        with corrected_operators(partitioners, Xnnpack.delegate_id), corrected_layouts(), corrected_graphs():
-            yield
+        return workarounds.of_backend(Xnnpack.name).around(partitioners)
 
     def named_data_keys(self, compiled: bytes) -> set[str]:
         """Returns the keys of the constants that a graph of XNNPACK does not hold itself."""

@@ -19,7 +19,7 @@ from executorch.exir.schema import ExecutionPlan, Tensor, TensorDataLocation
 from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind, TensorArgument
 
-from etbuild import backends
+from etbuild import backends, workarounds
 from etbuild.emit import mutable_buffers
 from etbuild.emit.mutable_buffers import Buffers
 from etbuild.errors import BuildError, DocumentPath, Problem
@@ -46,7 +46,6 @@ from etbuild.lower.weight_storage import Digests, weight_readers
 from etbuild.patching import replaced
 from etbuild.plan.step_plans import MethodPlan
 from etbuild.results import MethodGraph, OperatorCounts
-from etbuild.upstream import branch_results, nonzero_rows, sizes_of_splits, viewed_weights
 
 
 @dataclass(frozen=True)
@@ -233,21 +232,20 @@ def _origins(output: EmitterOutput, method: str, names: Mapping[int, list[str]])
 
 def _to_executorch(lower_plan: MethodPlan, lowered: Lowered) -> tuple[ExecutorchProgramManager, EmitterOutput]:
     """Runs ExecuTorch's `to_executorch` without writing a file: `write_program` writes one for all methods."""
-    edge, external = lowered.edge, named_data.shard_of if lowered.shards else False
+    edge, workaround = lowered.edge, workarounds.of_emission()
+    shard_of = named_data.shard_of if lowered.shards else None
     of_application = not all(each.alloc_graph_output for each in lower_plan.memory_planning.values())
-    early = [*passes.executorch(lower_plan), *([viewed_weights.copies(named_data.shard_of)] if lowered.shards else [])]
-    early.append(branch_results.copies(outputs=of_application))
-    config = backend_config(lower_plan, early, external, lowered.written or ())
+    early = [*passes.executorch(lower_plan), *workaround.passes(shard_of, outputs=of_application)]
+    config = backend_config(lower_plan, early, shard_of or False, lowered.written or ())
     dequantize.register_kernels(edge)
     with (
         wrap_errors(lambda error: _emission_error(error, lower_plan, edge)),
         replaced(_program, "serialize_for_executorch", lambda *arguments: (Cord(), {})),
-        sizes_of_splits.verified_as_symbols(),
-        nonzero_rows.row_major(),
+        workaround.around(),
     ):
         manager = edge.to_executorch(config)
     for name in sorted(manager.methods):
-        branch_results.check(name, manager.exported_program(name).graph_module)
+        workaround.check(name, manager.exported_program(name).graph_module)
     return manager, manager._emitter_output
 
 

@@ -29,6 +29,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
+from etbuild import switches
 from etbuild.errors import BuildError
 from etbuild.exception_text import summary
 from etbuild.export import saved_examples
@@ -61,7 +62,6 @@ from etbuild.model.tensor_bytes import equal, flat_bytes
 from etbuild.model.tensor_facts import TensorFacts
 from etbuild.model.weights_files import describe
 from etbuild.plan.step_plans import ExportPlan
-from etbuild.upstream.accelerate import saving
 
 _SCHEMA = "executorch-export/v4"
 _TORCH_NAMESPACES = {"aten", "prim", "prims"}  # operators that `import torch` registers
@@ -268,7 +268,7 @@ def _without_weights(program: ExportedProgram, names: set[str]) -> bytes:
     program._example_inputs = None  # lowering needs no examples, and their values must not change the bytes
     saved = io.BytesIO()
     try:
-        with saving():
+        with switches.on("saving"):
             torch.export.save(program, saved)
     except Exception as error:  # the errors of torch's serializer have no common base class
         raise CannotSave(f"torch.export cannot save it: {summary(error)}") from error

@@ -21,12 +21,11 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.symbolic_shapes import free_symbols
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from etbuild import plugins
+from etbuild import plugins, switches, workarounds
 from etbuild.errors import BuildError, DocumentPath, InputError, Problem, did_you_mean
 from etbuild.exception_text import hints, readable, summary
 from etbuild.export import (
     assignments,
-    core_operators,
     derived_dims,
     every_size,
     example_values,
@@ -52,7 +51,6 @@ from etbuild.plan.parts import ExportMethod
 from etbuild.plan.step_plans import ExportPlan
 from etbuild.surroundings.process_state import undone
 from etbuild.surroundings.random_seeds import seed
-from etbuild.upstream.accelerate import exporting
 
 if TYPE_CHECKING:
     from executorch.export import ExportRecipe
@@ -157,7 +155,7 @@ def export_method(prepared: PreparedMethod) -> torch.export.ExportedProgram:
     with (
         torch.no_grad(),
         wrap_errors(lambda error: _quantized_error(error, prepared, conditions)),
-        exporting(),
+        switches.on("exporting"),
         conditions.watched(),
     ):
         dynamic_shapes = prepared.shapes.for_export(prepared.quantized.forward)
@@ -194,7 +192,7 @@ def _traced(prepared: PreparedMethod, shapes: DynamicShapes, training: bool = Fa
         program = assignments.traced(eager, trace)
     method_results.check(program, entry)
     method_results.make_plain(program)
-    core_operators.make_lowerable(program)
+    workarounds.of_export().make_lowerable(program)
     for name, constant in program.constants.items():
         if isinstance(constant, torch.Tensor) and (constant.is_neg() or constant.is_conj()):
             program.constants[name] = row_major(constant)
@@ -215,7 +213,7 @@ def _exported(
     printed = io.StringIO()  # before an error, torch prints the unfinished graph, which is too long
     try:
         dynamic_shapes = shapes.for_export(root.forward)
-        with contextlib.redirect_stderr(printed), exporting(), conditions.watched():
+        with contextlib.redirect_stderr(printed), switches.on("exporting"), conditions.watched():
             program = every_size.export(root, prepared.arguments, prepared.keywords, dynamic_shapes, strict)
     except PASSING:
         raise
@@ -253,7 +251,7 @@ def _error_of_caught(prepared: PreparedMethod, root: torch.nn.Module, name: str,
             raise
 
     submodule.forward = recorded  # it stays: the build ends with this error
-    with contextlib.suppress(Exception), exporting():
+    with contextlib.suppress(Exception), switches.on("exporting"):
         every_size.export(root, prepared.arguments, prepared.keywords, dynamic_shapes, False)
     path, action = (*prepared.path, "entry"), f"exporting `{prepared.method.entry}`"
     what = f"the model catches an exception of `{name}`"
@@ -352,7 +350,7 @@ def load_method(export_plan: ExportPlan, name: str, inputs: Given) -> torch.expo
         program = read(archive, file, path)
         derived_dims.forget_ranges(program)
         _check_tensors(program, path, f"export the module again, after `{_UNWRAP}`")
-        core_operators.make_lowerable(program)
+        workarounds.of_export().make_lowerable(program)
         return old_values.drop_inputs(_with_one_input_per_tensor(program), name)
 
 

@@ -16,7 +16,7 @@ from executorch.exir.delegate import executorch_call_delegate
 from executorch.exir.graph_module import get_control_flow_submodules
 from torch.export import ExportedProgram
 
-from etbuild import backends
+from etbuild import backends, workarounds
 from etbuild.backends import EdgeRequirements
 from etbuild.errors import BuildError, DocumentPath, Problem
 from etbuild.exception_text import first_cause, hints, shortened, summary
@@ -40,7 +40,6 @@ from etbuild.lower.executorch_config import edge_compile_config, merged
 from etbuild.lower.partition_counts import operator_name
 from etbuild.plan.step_plans import MethodPlan
 from etbuild.results import OperatorCounts
-from etbuild.upstream import linear_layers, nonzero_rows, norms, old_buffers, sizes_of_splits, tanh_gelu
 
 if TYPE_CHECKING:
     from executorch.export import LoweringRecipe
@@ -81,13 +80,13 @@ def lower_programs(
 def _lowered(
     lower_plan: MethodPlan, programs: dict[str, ExportedProgram], shards: dict[str, str], etrecord: bool
 ) -> EdgeProgramManager:
-    methods = sorted(programs)  # the order of methods changes the bytes
+    methods, workaround = sorted(programs), workarounds.of_lowering()  # the order of methods changes the bytes
     for name in methods:
         named_data.tag_placeholders(programs[name], shards)
-        linear_layers.keep_hooks_out(programs[name])
+        workaround.change_metadata(programs[name])
         if not any(backends.get(backend).takes_weight_only_linear for backend in _backends(lower_plan, name)):
             dequantize.spell_out(programs[name])
-        tanh_gelu.write_out(
+        workaround.change_operators(
             programs[name],
             {dtype for backend in _backends(lower_plan, name) for dtype in backends.get(backend).exact_gelu_only},
         )
@@ -97,8 +96,7 @@ def _lowered(
     named = lower_plan.used_backends
     with (
         wrap_errors(lambda error: _lowering_error(error, programs)),
-        sizes_of_splits.verified_as_symbols(),
-        nonzero_rows.row_major(),
+        workaround.around(),
         named_data.tag_folded_constants(shards),
         blob_weights.noted(),
         named_data.alignments_kept(),
@@ -120,8 +118,7 @@ def _lowered(
         lists.claims.check(edge)
     dequantize.fuse_embeddings(edge)
     edge = passes.edge_manager(lower_plan, edge, recipe)
-    norms.write_out(edge)
-    old_buffers.copy(edge)
+    workaround.change_lowered(edge)
     return edge
 
 

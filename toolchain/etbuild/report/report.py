@@ -22,7 +22,7 @@ def report(plan: Plan, lowering: LoweringFacts, checks: list[CheckResult], notes
     """The content of `NAME.report.json`.
 
     Args:
-        plan: The plan. Its `report` decides what is listed.
+        plan: The plan. Its `report` decides what the report lists.
         lowering: The facts of the lowering.
         checks: The result of `checks.measure`.
         notes: The result of `checks.notes`. If it is empty, the report has no key for notes.

@@ -19,7 +19,7 @@ _MAX_BYTES = 1 << 30
 
 
 def check_files(plan: Plan, inputs: Given) -> None:
-    """Fails if a file of the tokenizer is missing, or if it is what downloads often leave in place of the real content.
+    """Fails if a file of the tokenizer is missing, or if a download has left something else in its place.
 
     Args:
         plan: The plan.
@@ -84,10 +84,10 @@ def unknown_tokens(name: str, content: bytes, vocabulary: int, path: DocumentPat
 
     Returns:
         A problem if a word is outside of the vocabulary, and a note if an added token is. Official checkpoints have
-        such added tokens, for instance for the images of a larger model.
+        such tokens: for example for the images of a larger model.
     """
     try:
-        # Without the limits of a manifest: words may be halves of surrogate pairs.
+        # The limits of a manifest do not apply: words may be halves of surrogate pairs.
         tokenizer = json.loads(content, object_pairs_hook=json_file.unique)
     except (ValueError, RecursionError) as error:
         return [Problem(f"`{name}` is not JSON: {error}", path)], []
@@ -102,7 +102,7 @@ def unknown_tokens(name: str, content: bytes, vocabulary: int, path: DocumentPat
 
 
 def _largest_ids(tokenizer: Any) -> tuple[int, int]:
-    """The largest id of the words in the content of a `tokenizer.json`, and that of its added tokens. -1 if there are
+    """The largest ids in the content of a `tokenizer.json`: of its words, and of its added tokens; -1 if there are
     none."""
     if not isinstance(tokenizer, dict) or not isinstance(tokenizer.get("model"), dict):
         return -1, -1

@@ -1,20 +1,20 @@
-"""Imports what lowering needs of ExecuTorch, before a process forks for it or while another one exports."""
+"""Imports the parts of ExecuTorch for lowering, before a process forks for it, or while another one exports."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
 
+from etbuild import switches, workarounds
 from etbuild.processes.import_without_gc import import_without_gc
 from etbuild.steps.lowering_options import LoweringOptions
 from etbuild.surroundings.library_output import library_messages_off, stdout_for_results
-from etbuild.upstream.accelerate import importing
 
 
 def imports_of_executorch(options: LoweringOptions) -> list[Callable[[], None]]:
-    """What lowering needs of ExecuTorch, as functions that import one part after the other."""
+    """Functions that import the parts of ExecuTorch for lowering, one after the other."""
 
-    def decompositions() -> None:  # ExecuTorch imports it in the process of each method
+    def decompositions() -> None:  # otherwise ExecuTorch imports it in the process of each method
         import torch._functorch.aot_autograd  # noqa: F401
 
     def exir() -> None:
@@ -25,9 +25,12 @@ def imports_of_executorch(options: LoweringOptions) -> list[Callable[[], None]]:
         from etbuild.emit.emit_program import write_program  # noqa: F401
         from etbuild.lower.lower_methods import lower_programs  # noqa: F401
 
+        workarounds.of_lowering()
+        workarounds.of_emission()
+
     def importer(part: Callable[[], None]) -> Callable[[], None]:
         def run() -> None:
-            faster = importing() if options.accelerate else nullcontext()
+            faster = switches.on("importing") if options.accelerate else nullcontext()
             with library_messages_off(), stdout_for_results(), import_without_gc("executorch.exir"), faster:
                 part()
 

@@ -1,4 +1,4 @@
-"""How much of the machine a build uses to be fast. The result is the same."""
+"""How much of the machine a build uses. The result is always the same."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class LoweringOptions:
     """How lowering runs.
 
     Attributes:
-        accelerate: Use the switches of `upstream.accelerate`, and lower several methods one by one if that gives the
+        accelerate: Use the switches of `etplugins.accelerate`, and lower several methods one by one if that gives the
             same result.
         jobs: The number of methods that are lowered at the same time.
     """

@@ -28,7 +28,7 @@ def check_and_report(
     """Checks a lowered program, copies its tokenizer, and writes the report and the index. Prints a note about each
     suspicious finding.
 
-    A suspicious finding that the manifest forbids is an error and not a note.
+    If the manifest forbids the finding, it is an error instead.
 
     Args:
         plan: The plan.
@@ -36,7 +36,7 @@ def check_and_report(
         lowering: The facts of the lowering.
         inputs: The declared inputs, which contain the tokenizer.
         directory: An existing directory for `NAME.tokenizer`, `NAME.report.json` and `NAME.index.json`.
-        lines: The lines of the sources that notes and errors may name. No file gets them.
+        lines: The lines of the sources that notes and errors may name. They are in no file.
 
     Raises:
         InputError: A file of the tokenizer cannot be read.

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from etbuild import switches
 from etbuild.inputs.step_context import StepContext
 from etbuild.steps.method_change import adapters
 from etbuild.steps.saved_export import LoweringJob, load_methods, open_content
-from etbuild.upstream.accelerate import accelerated
 from etplugins.comparison.parts import ComparePlan
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class ComparedMethods:
             if not whole:
                 large = content.only(self._large())
                 content = content.only(content.keys() - large.keys())
-            with accelerated() if self.job.options.accelerate else nullcontext():
+            with switches.lowering() if self.job.options.accelerate else nullcontext():
                 in_memory = {**content.loaded(), **self.adapters}
                 loaded = load_methods(self.saved, in_memory, names)
         for name in names:

@@ -22,11 +22,11 @@ from torch.export.graph_signature import OutputKind
 from torch.fx import Interpreter, Node
 from torch.utils import _pytree as pytree
 
+from etbuild import switches
 from etbuild.exception_text import summary
 from etbuild.inputs.source_lines import SourceLines, first_name, shown
 from etbuild.model.tensor_bytes import dtype_name
 from etbuild.plan.step_plans import LowerPlan
-from etbuild.upstream.accelerate import accelerated
 from etplugins.comparison import accuracy
 from etplugins.comparison.graph import Graph, Rounding, arguments, buffers, copied, outputs_of, with_state
 from etplugins.comparison.parts import Tolerance
@@ -263,7 +263,7 @@ class Search:
         plan = _alone(self._plan, name)
         programs = {name: program}
         weights = non_finite(programs)
-        with accelerated():
+        with switches.lowering():
             edge = lower_programs(plan, programs, {})
             emitted = emit_methods(plan, Lowered(edge, {}, weights, None))
         return str(write_program(plan, [emitted], {}, directory).artifacts[0].path)

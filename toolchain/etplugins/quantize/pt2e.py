@@ -21,13 +21,12 @@ from torchao.quantization.pt2e.observer import ObserverBase
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e, prepare_qat_pt2e
 from torchao.quantization.pt2e.quantizer import ComposableQuantizer, Quantizer
 
-from etbuild import backends
+from etbuild import backends, switches
 from etbuild.errors import BuildError, DocumentPath, InputError
 from etbuild.export.quantizers import MethodQuantization
 from etbuild.inputs.step_context import StepContext
 from etbuild.inputs.user_code import load_callable, wrap_user_error
 from etbuild.model.module import named_tensors
-from etbuild.upstream.accelerate import quantizing
 from etplugins.quantize import calibration
 from etplugins.quantize.calibration import Batches
 from etplugins.quantize.parts import QUANTIZE_HOOKS, Calibration, OwnInputs, Pt2e, Quantize
@@ -220,7 +219,7 @@ def quantize_method(graph_module: GraphModule, quantization: Quantization, writt
     """
     graph_module = _run_passes("pre_prepare", graph_module, quantization)
     before = _first_outputs(graph_module, quantization, written)
-    with wrap_user_error(quantization.path, "preparing the method"), quantizing():
+    with wrap_user_error(quantization.path, "preparing the method"), switches.on("quantizing"):
         prepared = (prepare_qat_pt2e if quantization.trains else prepare_pt2e)(graph_module, quantization.quantizer)
     _check_prepared(prepared, quantization.path)
     _check_finite(prepared, quantization.path)

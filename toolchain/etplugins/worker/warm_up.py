@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from etbuild import plugins
+from etbuild import plugins, switches
 from etbuild.key import code, toolchain
 from etbuild.surroundings.library_output import library_messages_off, stdout_for_results
 
@@ -73,9 +73,7 @@ def _warm_comparison() -> None:
 @functools.cache
 def _warm_lowering() -> None:
     """Lowers a tiny program. The first lowering of a process takes longer, to fill caches."""
-    from etbuild.upstream.accelerate import accelerated, importing
-
-    with _quiet_and_alone(), importing():
+    with _quiet_and_alone(), switches.on("importing"):
         from etbuild.emit import emit_program  # noqa: F401
         from etbuild.lower import lower_methods
         from etbuild.plan.plan import from_manifest
@@ -86,7 +84,7 @@ def _warm_lowering() -> None:
         }
         manifest: Manifest = {"name": "tiny", "model": {"factory": "tiny:create"}, "methods": {"forward": method}}
         plan = from_manifest(manifest).lower_plan
-        with accelerated():
+        with switches.lowering():
             lower_methods.lower_programs(plan, {"forward": _tiny_program()}, {}).to_executorch()
 
 

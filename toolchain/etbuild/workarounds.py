@@ -1,0 +1,108 @@
+"""What works around limits of ExecuTorch and PyTorch, at the places of a build where it can.
+
+A plug-in provides an object or module for each place, in the group `workaround`. Where none is there, it is an object
+of one of these classes, and the build uses ExecuTorch as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from etbuild import plugins
+
+if TYPE_CHECKING:
+    from executorch.exir import EdgeProgramManager
+    from torch.export import ExportedProgram
+    from torch.fx import GraphModule, Node
+    from torch.fx.passes.infra.pass_base import PassResult
+
+GROUP = "workaround"
+
+
+class OfExport:
+    """Changes methods after their export."""
+
+    def make_lowerable(self, program: ExportedProgram) -> None:
+        """Changes an exported method in place: what neither PyTorch nor ExecuTorch can bring into the edge dialect."""
+
+
+class OfLowering:
+    """Changes methods before and after backends get them."""
+
+    def change_metadata(self, program: ExportedProgram) -> None:
+        """Changes what partitioners read about the nodes of an exported method, in place."""
+
+    def change_operators(self, program: ExportedProgram, exact_gelu: Collection[str]) -> None:
+        """Changes operators of an exported method that its backends take and compute wrongly, in place.
+
+        Args:
+            program: The method.
+            exact_gelu: The dtypes in which its backends compute the exact form of GELU in place of the tanh form.
+        """
+
+    def around(self) -> AbstractContextManager[None]:
+        """A context in which methods are lowered."""
+        return nullcontext()
+
+    def change_lowered(self, edge: EdgeProgramManager) -> None:
+        """Changes what backends have left of lowered methods, in place."""
+
+
+class OfEmission:
+    """Changes lowered methods when they are emitted."""
+
+    def passes(
+        self, shard_of: Callable[[Node], str | None] | None, *, outputs: bool
+    ) -> list[Callable[[GraphModule], PassResult]]:
+        """The last passes of `to_executorch` before memory is planned.
+
+        Args:
+            shard_of: Returns the shard of a placeholder, or None if it is not named data. None: nothing is named data.
+            outputs: Whether the application may give the memory for what a method returns.
+        """
+        return []
+
+    def around(self) -> AbstractContextManager[None]:
+        """A context in which methods are emitted."""
+        return nullcontext()
+
+    def check(self, method: str, graph_module: GraphModule) -> None:
+        """Checks a method with its memory plan. Raises a BuildError if something is overwritten while it is needed."""
+
+
+class OfBackend:
+    """Changes what a backend does."""
+
+    def around(self, partitioners: Mapping[str, Sequence[Any]]) -> AbstractContextManager[None]:
+        """A context in which the backend lowers parts of methods. It gets the partitioners of each method."""
+        return nullcontext()
+
+
+_Place = TypeVar("_Place")
+
+
+def _provided(name: str, nothing: type[_Place]) -> _Place:
+    provided: _Place = plugins.load(GROUP, name) if name in plugins.group(GROUP) else nothing()
+    return provided
+
+
+def of_export() -> OfExport:
+    """What changes methods after their export."""
+    return _provided("export", OfExport)
+
+
+def of_lowering() -> OfLowering:
+    """What changes methods before and after backends get them."""
+    return _provided("lowering", OfLowering)
+
+
+def of_emission() -> OfEmission:
+    """What changes methods when they are emitted."""
+    return _provided("emission", OfEmission)
+
+
+def of_backend(name: str) -> OfBackend:
+    """What changes the backend of a name."""
+    return _provided(name, OfBackend)

@@ -1,0 +1,81 @@
+"""The switches that are on for each occasion: see `etbuild.switches`."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from etbuild import releases
+from etbuild.switches import Notes
+
+# In the order in which they are entered. The modules import torch, so each is imported only when it is used.
+SWITCHES = (
+    "compile_on_demand",
+    "partition_without_printing",
+    "share_provenance",
+    "replay_once",
+    "match_where_possible",
+    "sort_in_place",
+    "share_weights",
+    "compute_values_once",
+    "decompose_if_needed",
+    "merge_by_sets",
+    "read_hints_once",
+    "cache_quantization",
+)
+"""The switches of lowering without arguments."""
+
+
+@contextlib.contextmanager
+def lowering(directory: Path | None = None, jobs: int = 1, notes: Notes | None = None) -> Iterator[None]:
+    """Returns a context manager in which this process lowers faster. On exit, all replaced functions are restored.
+
+    The arguments are those of `etbuild.switches.lowering`.
+    """
+    if not releases.fitting():
+        yield
+        return
+    from etplugins.accelerate.blobs_in_files import blobs_in_files
+    from etplugins.accelerate.preprocess_in_parallel import preprocess_in_parallel
+
+    with contextlib.ExitStack() as switches:
+        switches.enter_context(entered(SWITCHES))
+        if directory is not None:
+            directory.mkdir(exist_ok=True)
+            switches.enter_context(blobs_in_files(directory))
+        if jobs > 1:
+            switches.enter_context(preprocess_in_parallel(jobs, notes))
+        yield
+
+
+def exporting() -> AbstractContextManager[None]:
+    """Returns a context manager in which `torch.export.export` is faster."""
+    return entered(["compile_on_demand", "cache_quantization"])
+
+
+def saving() -> AbstractContextManager[None]:
+    """Returns a context manager in which `torch.export.save` is faster."""
+    return entered(["save_without_canonical_form"])
+
+
+def quantizing() -> AbstractContextManager[None]:
+    """Returns a context manager in which methods are quantized faster."""
+    return entered(["annotate_where_possible"])
+
+
+def importing() -> AbstractContextManager[None]:
+    """Returns a context manager in which ExecuTorch is imported faster."""
+    return entered(["import_inductor_later"])
+
+
+@contextlib.contextmanager
+def entered(names: Sequence[str]) -> Iterator[None]:
+    """Turns switches on by their names, in this order. All stay off if the installed versions do not fit."""
+    with contextlib.ExitStack() as switches:
+        if names and releases.fitting():
+            for name in names:
+                switches.enter_context(getattr(importlib.import_module(f"{__package__}.{name}"), name)())
+        yield

@@ -1,0 +1,34 @@
+"""Workarounds before and after backends get methods: see `etbuild.workarounds.OfLowering`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+
+from executorch.exir import EdgeProgramManager
+from torch.export import ExportedProgram
+
+from etplugins.upstream import linear_layers, nonzero_rows, norms, old_buffers, sizes_of_splits, tanh_gelu
+
+
+def change_metadata(program: ExportedProgram) -> None:
+    """Changes facts for partitioners about nodes from hooks of linear layers."""
+    linear_layers.keep_hooks_out(program)
+
+
+def change_operators(program: ExportedProgram, exact_gelu: Collection[str]) -> None:
+    """Writes GELU's tanh form out."""
+    tanh_gelu.write_out(program, exact_gelu)
+
+
+@contextmanager
+def around() -> Iterator[None]:
+    """A context in which graphs are traced and verified again."""
+    with sizes_of_splits.verified_as_symbols(), nonzero_rows.row_major():
+        yield
+
+
+def change_lowered(edge: EdgeProgramManager) -> None:
+    """Replaces norms that no backend has taken, and copies the old content of buffers."""
+    norms.write_out(edge)
+    old_buffers.copy(edge)
