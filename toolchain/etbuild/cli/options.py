@@ -270,7 +270,7 @@ def watch(options: argparse.Namespace) -> Watch:
     the options."""
     from functools import partial
 
-    from etbuild.guard.undeclared import watched_reads
+    from etbuild.guard.reads import watched_reads
 
     values = [each for value in vars(options).values() for each in (value if isinstance(value, list) else [value])]
     named = [Path(each.partition("=")[2]) if isinstance(each, str) else each for each in values]
@@ -288,7 +288,7 @@ def _add_surroundings(parser: argparse.ArgumentParser) -> None:
     add_path(
         parser,
         "--unused-inputs FILE",
-        "write the names of the inputs that cannot change what the step makes to FILE, as Bazel reads them",
+        "write the names of the inputs that cannot change the results of the step to FILE, in Bazel's form",
     )
     add_value(
         parser,

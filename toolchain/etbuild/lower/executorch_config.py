@@ -120,7 +120,9 @@ def _started_from_recipe(lower_plan: MethodPlan, fields: dict[str, object]) -> t
     recipe = lower_plan.recipe
     if recipe is None:
         return [], fields
-    config = recipe.load().executorch_backend_config
+    from etbuild.export.recipe import load_recipe
+
+    config = load_recipe(recipe).executorch_backend_config
     if config is None:
         return [], fields
     overridden = set(recipe.said["executorch"])

@@ -148,7 +148,9 @@ def to_edge(lower_plan: MethodPlan, programs: dict[str, ExportedProgram]) -> Edg
 def _recipe(lower_plan: MethodPlan) -> LoweringRecipe | None:
     if lower_plan.recipe is None:
         return None
-    return lower_plan.recipe.load().lowering_recipe
+    from etbuild.export.recipe import load_recipe
+
+    return load_recipe(lower_plan.recipe).lowering_recipe
 
 
 def _backends(lower_plan: MethodPlan, name: str) -> list[str]:

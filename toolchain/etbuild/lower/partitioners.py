@@ -129,7 +129,9 @@ def _of_manifest(lower_plan: MethodPlan, method: tuple[str, ExportedProgram], cl
 def _of_recipe(lower_plan: MethodPlan, method: str) -> Iterator[_One]:
     if lower_plan.recipe is None:
         return
-    wanted = lower_plan.recipe.load().lowering_recipe
+    from etbuild.export.recipe import load_recipe
+
+    wanted = load_recipe(lower_plan.recipe).lowering_recipe
     from_recipe = wanted.partitioners if wanted is not None else None
     named = lower_plan.used_backends
     seen: Counter[str] = Counter()

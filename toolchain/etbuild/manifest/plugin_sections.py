@@ -8,10 +8,11 @@ this contract. What plans have of a section is a subclass of `Part`, in the grou
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from etbuild import plugins
-from etbuild.errors import DocumentPath, Problem
+from etbuild.errors import DocumentPath, InputError, Problem
 from etbuild.manifest.sections import Manifest
 
 _GROUP = "manifest_section"
@@ -35,7 +36,7 @@ class Section:
         return ()
 
     def weights(self, manifest: Manifest) -> Iterable[str]:
-        """The names of the files with weights that the section stands for."""
+        """The names of the files with weights that the section implies."""
         del manifest
         return ()
 
@@ -82,8 +83,12 @@ def normalized(manifest: Manifest) -> Manifest:
 
 def _sections(manifest: Manifest) -> list[Section]:
     """What plug-ins do with the sections of a manifest. One may have several places."""
-    places = [place for place in plugins.group(_GROUP) if any(_found(manifest, place.split(".")))]
-    return [section() for section in dict.fromkeys(plugins.load(_GROUP, place) for place in places)]
+    group = plugins.group(_GROUP)
+    found = {place: paths for place in group if (paths := [*_found(manifest, place.split("."))])}
+    absent = {group[place].name: (group[place], found[place][0]) for place in found if not group[place].is_here}
+    if absent:
+        raise InputError([replace(each.not_named(), path=path, at_key=True) for each, path in absent.values()])
+    return [section() for section in dict.fromkeys(plugins.load(_GROUP, place) for place in found)]
 
 
 def _found(part: Mapping[str, Any], keys: list[str]) -> Iterator[DocumentPath]:

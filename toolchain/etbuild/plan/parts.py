@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol
+from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 from etbuild import backends
 from etbuild.errors import DocumentPath
 from etbuild.plan import kinds
 from etbuild.plan.kinds import Names, Options
 from etbuild.plan.part import PLAN_ONLY, Part, PluginKeys, Says
-
-if TYPE_CHECKING:
-    from executorch.export import ExportRecipe
 
 
 class FactoryCall(Part):
@@ -400,14 +397,6 @@ class RecipeCall(Protocol):
     @property
     def callables(self) -> Names:
         """Every `module:callable` of the declared sources in it."""
-
-    def load(self) -> ExportRecipe:
-        """Makes a new recipe in each call, because partitioners and passes may keep state.
-
-        Raises:
-            InputError: The recipe does not accept its arguments.
-            BuildError: The recipe cannot be made, or asks for what no build does.
-        """
 
 
 class Recipe(RecipeCall, Protocol):

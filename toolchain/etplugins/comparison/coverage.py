@@ -25,7 +25,7 @@ _ALMOST = 2  # a state is filled after so many calls in a row without an element
 
 @dataclass(frozen=True)
 class _Watched:
-    """A node whose input is looked at.
+    """A node whose input is observed.
 
     Attributes:
         argument: The number of its argument.
@@ -37,7 +37,7 @@ class _Watched:
 
 
 class Coverage:
-    """What the calls of one method have shown.
+    """The findings from the calls of one method.
 
     Args:
         program: The exported method.

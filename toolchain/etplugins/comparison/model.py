@@ -22,7 +22,7 @@ from etplugins.comparison.parts import Tolerance
 
 @dataclass(frozen=True)
 class ExportedForm:
-    """What a comparison with the model needs to know of an exported method.
+    """Facts about an exported method for a comparison with the model.
 
     Attributes:
         inputs: How its inputs belong together.

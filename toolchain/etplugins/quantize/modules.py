@@ -77,8 +77,10 @@ class QuantizedModules(_Asked):
             yield called
 
     def _quantize_by_recipe(self) -> Quantized | None:
+        from etbuild.export.recipe import load_recipe
+
         assert self._plan.recipe is not None
-        wanted = self._plan.recipe.load().quantization_recipe
+        wanted = load_recipe(self._plan.recipe).quantization_recipe
         configs = wanted and wanted.ao_quantization_configs
         if not configs:
             return None

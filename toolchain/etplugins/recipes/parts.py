@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from etbuild.plan.kinds import Names, Options
 from etbuild.plan.part import Part, Says
 from etplugins.recipes.names import NAMES
-
-if TYPE_CHECKING:
-    from executorch.export import ExportRecipe
 
 
 class RecipeCall(Part, section="Recipe", short="name", also=str):
@@ -33,12 +30,6 @@ class RecipeCall(Part, section="Recipe", short="name", also=str):
         """The backends that the recipe lowers to. Empty for a recipe from the declared sources, where they are
         unknown."""
         return NAMES.get(self.name, ())
-
-    def load(self) -> ExportRecipe:
-        """Makes a new recipe: see `loading.load_recipe`."""
-        from etplugins.recipes.loading import load_recipe
-
-        return load_recipe(self)
 
 
 _SAID = {

@@ -155,7 +155,7 @@ def _check_single_call(huggingface: HuggingFace) -> Iterator[Problem]:
 
 
 def _check_pooling(huggingface: HuggingFace) -> Iterator[Problem]:
-    """Checks that what is made of the features of tokens goes with their task."""
+    """Checks that `pooling`, `dense` and `normalize` fit the task, and that the layers of `dense` fit together."""
     for key in ("pooling", "dense", "normalize"):
         if key in huggingface and huggingface.get("task") != _FEATURES:
             yield Problem(f"`{key}` goes with `task: {_FEATURES}`", (*_PATH, key), at_key=True)

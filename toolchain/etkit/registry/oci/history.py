@@ -17,7 +17,7 @@ from etkit.registry.oci.registry import Repository
 from etkit.svg import COLOURS, document, text
 from etkit.tables import size
 
-_REFERRERS = re.compile("sha256-[0-9a-f]{64}")  # such tags name lists of what refers to a manifest
+_REFERRERS = re.compile("sha256-[0-9a-f]{64}")  # such a tag names a list of documents that refer to a manifest
 
 
 @dataclass(frozen=True)

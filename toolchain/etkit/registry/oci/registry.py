@@ -135,7 +135,7 @@ class Repository(Client):
             OSError: The file cannot be read.
         """
         address, count = "", Count(on_bytes)
-        hint = "try again: what has arrived is not sent again"
+        hint = "try again: data that has arrived is not sent again"
         for again in self.attempts(count, f"{blob.digest[7:23]} cannot be sent", hint):
             with again, source.open("rb") as file:
                 if address:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from etbuild.errors import Problem
 from etbuild.plan.parts import Quantize
 from etbuild.plan.plan import Plan
+from etbuild.report.parts import Added, Reported
 from etbuild.report.patterns import pattern
 from etbuild.results import GraphNode, GraphWeight, LeftInFloats, LoweringFacts, ReportedQuantization
 
@@ -34,6 +35,12 @@ class _Weight:
     def name(self) -> str:
         """Its name in the module."""
         return self.facts["name"]
+
+
+def report(program: Reported) -> Added:
+    """The facts in a program's report about its quantization."""
+    found = find(program.plan, program.lowering)
+    return Added() if found is None else Added((), [*notes(found)], {"quantization": found})
 
 
 def find(plan: Plan, lowering: LoweringFacts) -> ReportedQuantization | None:
@@ -63,10 +70,9 @@ def find(plan: Plan, lowering: LoweringFacts) -> ReportedQuantization | None:
     }
 
 
-def notes(plan: Plan, lowering: LoweringFacts) -> Iterator[Problem]:
+def notes(found: ReportedQuantization) -> Iterator[Problem]:
     """A note if the weights in floats have more than a twentieth of the bytes of all weights."""
-    found = find(plan, lowering)
-    if found is None or found["float_bytes"] <= _TOLD * found["bytes"]:
+    if found["float_bytes"] <= _TOLD * found["bytes"]:
         return
     rows = found["in_floats"]
     shown = [f"{counted(row)}: {row['why']}" for row in rows[:_NAMED]]

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Any
 
 from etbuild.errors import BuildError, CheckError, DocumentPath, InputError, Problem
 from etbuild.files import json_file, regular_files
-from etbuild.files.writing import Artifact, write
+from etbuild.files.writing import write
 from etbuild.inputs.checkpoints import check_content
 from etbuild.inputs.given import Given
 from etbuild.plan.plan import Plan
-from etbuild.results import LoweringFacts
+from etbuild.report.parts import Added, Reported
 
 _MAX_BYTES = 1 << 30
 
@@ -32,17 +31,8 @@ def check_files(plan: Plan, inputs: Given) -> None:
         check_content(name, inputs.find_data(name, path), path)
 
 
-def copy(
-    plan: Plan, inputs: Given, digests: Mapping[str, str], lowering: LoweringFacts, directory: Path
-) -> tuple[list[Artifact], list[str]]:
+def copy(program: Reported) -> Added:
     """Copies the files of the tokenizer, and checks that they fit the program.
-
-    Args:
-        plan: The plan.
-        inputs: The declared inputs.
-        digests: The digests of the data in the key of the program, by name.
-        lowering: The facts of the lowering.
-        directory: The directory for the copies.
 
     Returns:
         The copies, and notes about them.
@@ -52,17 +42,18 @@ def copy(
         CheckError: The tokenizer has words that the model does not know.
         BuildError: A file has changed since its digest was made, or a copy cannot be written.
     """
+    plan, inputs = program.plan, program.inputs
     check_files(plan, inputs)
     made, problems, notes = [], list[Problem](), list[str]()
-    vocabulary = lowering["constant_methods"].get("get_vocab_size")
+    vocabulary = program.lowering["constant_methods"].get("get_vocab_size")
     for name, path in plan.tokenizer_names.items():
         try:
             content = regular_files.read(inputs.find_data(name, path), _MAX_BYTES)
         except OSError as error:
             raise InputError.at(path, f"cannot read `{name}`: {error.strerror}") from None
         base = PurePosixPath(name).name
-        made.append(write(directory, f"{plan.name}.tokenizer/{base}", "tokenizer", content))
-        if made[-1].sha256 != digests[name]:
+        made.append(write(program.directory, f"{plan.name}.tokenizer/{base}", "tokenizer", content))
+        if made[-1].sha256 != program.digests[name]:
             raise BuildError.of(f"`{name}` changed during the build", "build again")
         if plan.runner is not None and isinstance(vocabulary, int) and base == "tokenizer.json":
             wrong, noted = unknown_tokens(name, content, vocabulary, path)
@@ -70,7 +61,7 @@ def copy(
             notes += noted
     if problems:
         raise CheckError(problems)
-    return made, notes
+    return Added(made, [*map(Problem, notes)])
 
 
 def unknown_tokens(name: str, content: bytes, vocabulary: int, path: DocumentPath) -> tuple[list[Problem], list[str]]:
