@@ -148,6 +148,8 @@ OF_METHODS = (
 )
 SEARCH = ["etplugins.comparison.locate", "etbuild.emit.emit_methods", "etbuild.lower.lower_methods"]
 """What looks for the operator of a wrong program."""
+LOWERING = ["etplugins.templates.one_by_one", "etplugins.templates.method_archive", "etplugins.templates.unbound"]
+"""What lowers methods by themselves."""
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -164,6 +166,7 @@ def test_the_driver_of_an_action_has_what_it_imports(step: str) -> None:
     provided.append({key: PluginKeys(key).kind.__module__ for key in keys})
     waiting += [place.partition(":")[0] for names in provided for place in names.values()]
     waiting += SEARCH if step == "compare" else []
+    waiting += LOWERING if step == "lower" else []
     found: set[str] = set()
     while waiting:
         if (module := waiting.pop()) not in found:

@@ -186,7 +186,7 @@ def importable(used: UsedSources, data: Iterable[Path], watch: Watch) -> Iterato
 
 @contextmanager
 def errors_of_sources() -> Iterator[None]:
-    """Names the line of a source for what its code raises, wherever it was called: a hook runs while weights load."""
+    """Names the line of a source for exceptions of its code, wherever it was called: a hook runs while weights load."""
     try:
         yield
     except PASSING:

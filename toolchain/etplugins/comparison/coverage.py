@@ -93,7 +93,7 @@ class Coverage:
         return bool(self._states) and self._calm < _ALMOST
 
     def unseen(self, names: Collection[str] = ()) -> list[tuple[Node, str]]:
-        """The operators of which something was not seen, each with what was not seen, in the order of the graph.
+        """The operators with unobserved cases, each with these cases, in the order of the graph.
 
         Args:
             names: The names of operators to look at; none for all.

@@ -124,7 +124,7 @@ def compare(job: LoweringJob[ComparePlan], witness: Witness, built: Built, scrat
 
 
 def _left_out(plan: ComparePlan, built: Built) -> dict[str, str]:
-    """The methods that cannot be compared, each with what a note says."""
+    """The methods that cannot be compared, each with the text of a note."""
     found = {}
     limits = {
         limit["method"]: limit["what"]

@@ -32,7 +32,7 @@ class HuggingFaceSection(Section):
         return _check(manifest)
 
     def normalized(self, manifest: Manifest) -> Manifest:
-        """The manifest with what the model and its task ask for."""
+        """The manifest with the values for the model and its task."""
         return _as_in_plans(_with_operators(manifest))
 
 
@@ -52,8 +52,8 @@ def _completed(manifest: Manifest) -> Manifest:
 
 
 def _with_operators(manifest: Manifest) -> Manifest:
-    """A checked manifest with what follows from its model and its task: the attention that reads the cache, and the
-    custom operators."""
+    """A checked manifest with the values that follow from its model and its task: the attention that reads the cache,
+    and the custom operators."""
     model = manifest["model"]
     huggingface: HuggingFace = model["huggingface"]
     kind = huggingface.get("cache", {}).get("kind")

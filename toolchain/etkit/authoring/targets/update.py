@@ -242,7 +242,7 @@ class _Package:
         return (text(variant.value) or "" if variant else ""), settings
 
     def _without_checkpoint(self, index: int, base: Wanted) -> Wanted:
-        """What the target lists besides its checkpoints."""
+        """The files that the target lists besides its checkpoints."""
         keyword = argument(self._call(index), "checkpoint_as")
         name = text(keyword.value) if keyword else None
         if keyword and name is not None and not any(_is_in(each, name) for each in base.files["weights"]):

@@ -1,4 +1,4 @@
-"""The versions of programs in a repository, with what their reports say, as data and as a plot."""
+"""The versions of programs in a repository, with the numbers of their reports, as data and as a plot."""
 
 from __future__ import annotations
 
