@@ -32,7 +32,7 @@ class Project:
         (root / "model.py").write_text(MODEL)
         unset = {"CI", "ETBUILD_NO_SERVER"}
         self.variables = {name: value for name, value in os.environ.items() if name not in unset}
-        self.variables |= {"XDG_RUNTIME_DIR": str(place), "ETBUILD_CACHE_DIR": str(root / "cache")}
+        self.variables |= {"ETBUILD_SERVER_DIR": str(place), "ETBUILD_CACHE_DIR": str(root / "cache")}
         self.place = place / f"etbuild-{os.geteuid()}"
 
     def start(self, *options: str, **variables: str) -> subprocess.Popen[str]:
@@ -105,7 +105,7 @@ def test_a_build_leaves_a_process_behind_from_which_the_next_one_forks(project: 
     assert build.returncode == 0, errors
     assert {each["file"]: each["sha256"] for each in json.loads(out)["artifacts"]} == cold
     assert project.warm() == first
-    assert f"process {first}, 0 builds" in project.server("status")
+    assert f"process {first}, builds now: 0" in project.server("status")
     project.server("stop")
     wait_until(lambda: not list(project.place.glob("*.socket")))
     assert project.server("status") == "no warm process runs\n"

@@ -15,7 +15,7 @@ from etbuild import plugins
 from etbuild.cli import VERBS
 from etbuild.key import code
 from etbuild.plan.part import PluginKeys
-from tests.helpers.drivers import TOOLCHAIN, driver_of_action, rules
+from tests.helpers.drivers import TOOLCHAIN, driver_of_action, plugin_of_action, rules
 
 DRIVER = TOOLCHAIN / "etbuild"
 STEPS = ("plan", "export", "lower", "compare", "report")
@@ -57,7 +57,7 @@ def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "etbuild/__pycache__").mkdir()
     code._remembered.cache_clear()
     yield tmp_path
-    for cache in (code._digest, code._digest_of_package, code._remembered):
+    for cache in (code._digest, code._digest_of_package, code._remembered, plugins.plugins, plugins.group):
         cache.cache_clear()
 
 
@@ -135,6 +135,7 @@ OF_REPORT = ("report_part", "runner", "runner_constants")
 OF_METHODS = (
     *(
         "example_input",
+        "export_recipe",
         "guard",
         "method_change",
         "method_source",
@@ -147,6 +148,8 @@ OF_METHODS = (
 )
 SEARCH = ["etplugins.comparison.locate", "etbuild.emit.emit_methods", "etbuild.lower.lower_methods"]
 """What looks for the operator of a wrong program."""
+LOWERING = ["etplugins.templates.one_by_one", "etplugins.templates.method_archive", "etplugins.templates.unbound"]
+"""What lowers methods by themselves."""
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -159,14 +162,30 @@ def test_the_driver_of_an_action_has_what_it_imports(step: str) -> None:
     waiting += ["etplugins.worker.server", "etplugins.worker.warm_up"]
     groups = {"plan": OF_PLANNING, "report": OF_REPORT}.get(step, OF_METHODS)
     provided = [plugin.provides.get(group, {}) for plugin in plugins.plugins().values() for group in groups]
-    provided.append(
-        {key: PluginKeys(key).kind.__module__ for key in ("model.huggingface", "model.adapters", "quantize")}
-    )
+    keys = ("model.huggingface", "model.adapters", "quantize", "recipe", "recipe.call")
+    provided.append({key: PluginKeys(key).kind.__module__ for key in keys})
     waiting += [place.partition(":")[0] for names in provided for place in names.values()]
     waiting += SEARCH if step == "compare" else []
+    waiting += LOWERING if step == "lower" else []
     found: set[str] = set()
     while waiting:
         if (module := waiting.pop()) not in found:
             found.add(module)
             waiting += top_level_imports(files[modules[module]].read_text("utf-8")) & modules.keys()
-    assert {modules[module] for module in found} - driver_of_action(step) == set()
+    of_targets = {file for name in rules()["PLUGINS"] for file in plugin_of_action(name)}
+    assert {modules[module] for module in found} - driver_of_action(step) - of_targets == set()
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_the_driver_of_an_action_has_plugins_that_no_target_names(step: str) -> None:
+    """And when it plans, also what the others provide, to name those that a program needs."""
+    here = {Path(file) for file in driver_of_action(step) if file.startswith("etplugins/") and file.count("/") > 1}
+    code_of = {file.parts[1] for file in here if file.suffix == ".py"}
+    known = {file.parts[1] for file in here if file.name == plugins.FILE}
+    named = {each.name for each in plugins.plugins().values() if each.is_named}
+    assert named == rules()["PLUGINS"].keys()
+    assert code_of == {name for name, steps in rules()["PLUGINS_OF_STEPS"].items() if step in steps}
+    assert known == code_of | (named if step == "plan" else set())
+    for each in plugins.plugins().values():
+        if step in each.always or each.provides.keys() & plugins.AROUND_STEPS:
+            assert each.name in code_of

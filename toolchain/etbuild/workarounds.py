@@ -1,7 +1,7 @@
-"""What works around limits of ExecuTorch and PyTorch, at the places of a build where it can.
+"""Works around limits of ExecuTorch and PyTorch at several places of a build.
 
-A plug-in provides an object or module for each place, in the group `workaround`. Where none is there, it is an object
-of one of these classes, and the build uses ExecuTorch as it is.
+A plug-in provides an object or module for each place, in the group `workaround`. Without a plug-in, an object of one of
+these classes takes its place, and the build uses ExecuTorch without changes.
 """
 
 from __future__ import annotations
@@ -25,17 +25,18 @@ class OfExport:
     """Changes methods after their export."""
 
     def make_lowerable(self, program: ExportedProgram) -> None:
-        """Changes an exported method in place: what neither PyTorch nor ExecuTorch can bring into the edge dialect."""
+        """Changes an exported method in place: replaces parts that PyTorch and ExecuTorch cannot bring into the edge
+        dialect."""
 
 
 class OfLowering:
     """Changes methods before and after backends get them."""
 
     def change_metadata(self, program: ExportedProgram) -> None:
-        """Changes what partitioners read about the nodes of an exported method, in place."""
+        """Changes the facts about an exported method's nodes that partitioners read, in place."""
 
     def change_operators(self, program: ExportedProgram, exact_gelu: Collection[str]) -> None:
-        """Changes operators of an exported method that its backends take and compute wrongly, in place.
+        """Changes operators of an exported method that its backends would compute wrongly, in place.
 
         Args:
             program: The method.
@@ -47,7 +48,7 @@ class OfLowering:
         return nullcontext()
 
     def change_lowered(self, edge: EdgeProgramManager) -> None:
-        """Changes what backends have left of lowered methods, in place."""
+        """Changes the parts of lowered methods that no backend took, in place."""
 
 
 class OfEmission:
@@ -60,7 +61,7 @@ class OfEmission:
 
         Args:
             shard_of: Returns the shard of a placeholder, or None if it is not named data. None: nothing is named data.
-            outputs: Whether the application may give the memory for what a method returns.
+            outputs: Whether the application may provide the memory for the results of methods.
         """
         return []
 
@@ -73,7 +74,7 @@ class OfEmission:
 
 
 class OfBackend:
-    """Changes what a backend does."""
+    """Changes the work of a backend."""
 
     def around(self, partitioners: Mapping[str, Sequence[Any]]) -> AbstractContextManager[None]:
         """A context in which the backend lowers parts of methods. It gets the partitioners of each method."""
@@ -89,20 +90,20 @@ def _provided(name: str, nothing: type[_Place]) -> _Place:
 
 
 def of_export() -> OfExport:
-    """What changes methods after their export."""
+    """The object that changes methods after their export."""
     return _provided("export", OfExport)
 
 
 def of_lowering() -> OfLowering:
-    """What changes methods before and after backends get them."""
+    """The object that changes methods before and after backends get them."""
     return _provided("lowering", OfLowering)
 
 
 def of_emission() -> OfEmission:
-    """What changes methods when they are emitted."""
+    """The object that changes methods when they are emitted."""
     return _provided("emission", OfEmission)
 
 
 def of_backend(name: str) -> OfBackend:
-    """What changes the backend of a name."""
+    """The object that changes the backend with this name."""
     return _provided(name, OfBackend)

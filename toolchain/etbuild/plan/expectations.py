@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from etbuild import json_schema
+from etbuild import json_schema, plugins
 from etbuild.errors import DocumentPath, InputError, Problem, did_you_mean
 from etbuild.files.weights_suffixes import INDEX_SUFFIXES
 from etbuild.plan.plan import Plan
@@ -59,28 +59,47 @@ def check_expectations(plan: Plan, expected: dict[str, list[str] | None]) -> Non
 
     Args:
         plan: The plan.
-        expected: For each attribute of the rule (`methods`, `backends`, `named_data`, `sharded_named_data`) its values;
-            None if the rule does not set it.
+        expected: For each attribute of the rule (`methods`, `backends`, `plugins`, `named_data`, `sharded_named_data`)
+            its values; None if the rule does not set it.
 
     Raises:
         InputError: They differ. The error says what to write into the BUILD file.
     """
+    listed, has_backends = expected.get("plugins") or (), expected.get("backends") is not None
     actual = {
         "methods": sorted(plan.methods),
         "backends": plan.backends,
+        "plugins": plugins_to_list(plan, listed, has_backends),
         "named_data": [tag for tag in plan.tags if tag not in plan.sharded_tags],
         "sharded_named_data": plan.sharded_tags,
     }
     problems = []
     for attribute, values in expected.items():
         if values is not None and sorted(values) != actual[attribute]:
-            path: DocumentPath = {"backends": (), "sharded_named_data": ("named_data",)}.get(attribute, (attribute,))
+            path: DocumentPath = _PLACES.get(attribute, (attribute,))
             said = json.dumps(sorted(values))
             message = f"the manifest and the target differ: the target's `{attribute}` is {said}"
             hint = f"{_edit(attribute, json.dumps(actual[attribute]))}, or change the manifest"
             problems.append(Problem(message, path, hint))
     if problems:
         raise InputError(problems)
+
+
+def plugins_to_list(plan: Plan, listed: Collection[str], has_backends: bool) -> list[str]:
+    """The `plugins` of a target that has listed these.
+
+    Args:
+        plan: The plan.
+        listed: What it lists.
+        has_backends: Whether it lists its `backends`. Then these stand for their plug-ins, which it need not list.
+    """
+    provided = plugins.group("backend")
+    implied = {provided[backend].name for backend in plan.backends if has_backends and backend in provided}
+    return [name for name in plan.plugins_of_target if name in listed or name not in implied]
+
+
+_PLACES: Mapping[str, DocumentPath] = {"backends": (), "plugins": (), "sharded_named_data": ("named_data",)}
+"""The places in a manifest of attributes that are called otherwise there, or stand nowhere."""
 
 
 def check_name(plan: Plan, expected: str, program_name: str | None = None, variant: str | None = None) -> None:
@@ -152,7 +171,7 @@ def check_tokenizer(plan: Plan, listed: Collection[str]) -> None:
 def _not_listed(plan: Plan, listed: Mapping[str, Collection[str]]) -> Iterator[tuple[Problem, str | None]]:
     """The files that a step reads, but that the step's attributes do not list. Each has the name of the file or folder
     that the target seems to list in its place; None if there is none."""
-    named = [name for row in INPUTS.values() for name in (*row.names(plan), *weights_names(plan.model.weights))]
+    named = [name for row in INPUTS.values() for name in (*row.names(plan), *plan.weights_names)]
     for attribute, row in INPUTS.items():
         entries = [entry for place in (attribute, *row.others) for entry in listed[place]]
         known = [name for name in named if any(_holds(entry, name) for entry in entries)]
@@ -193,7 +212,7 @@ def _other_name(name: str, entries: Collection[str], attribute: str) -> tuple[st
 def _not_read(plan: Plan, listed: Mapping[str, Collection[str]], meant: Collection[str]) -> Iterator[Problem]:
     """The listed weights that the manifest does not name: the program would not have them. `meant` are names in other
     errors."""
-    of_model, of_adapters = weights_names(plan.model.weights), adapter_files(plan.lower_plan.adapters, "weights")
+    of_model, of_adapters = plan.weights_names, adapter_files(plan.lower_plan.adapters, "weights")
     elsewhere = {**plan.export_plan.data_names, **plan.tokenizer_names}  # `_not_listed` says where these belong
     for key, what, read, others in (
         ("weights", "weights", of_model, of_adapters),

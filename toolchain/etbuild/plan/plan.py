@@ -11,13 +11,13 @@ from functools import cached_property
 from pathlib import PurePath
 from typing import Annotated
 
-from etbuild import backends, plugins, switches, workarounds
+from etbuild import backends, plugins
 from etbuild.errors import DocumentPath
 from etbuild.files.weights_suffixes import suffixes_of_plugins
 from etbuild.manifest.sections import Checks, Manifest, Metadata
 from etbuild.plan.kinds import FileStem, Identifier, Names, ProgramName
 from etbuild.plan.normalize import PLAN_SCHEMA, normalized
-from etbuild.plan.part import Says
+from etbuild.plan.part import PluginKeys, Says
 from etbuild.plan.parts import (
     BackendEntry,
     CustomOps,
@@ -33,7 +33,6 @@ from etbuild.plan.parts import (
     NamedData,
     Passes,
     Recipe,
-    RecipeCall,
     ReportOptions,
     Runner,
 )
@@ -87,7 +86,7 @@ class Plan(Lowered):
     name: ProgramName
     model: Model
     methods: dict[Identifier, Method]
-    recipe: Recipe | None
+    recipe: Annotated[Recipe, PluginKeys("recipe")] | None
     constant_methods: dict[str, Constant]
     named_data: dict[FileStem, NamedData]
     custom_ops: CustomOps
@@ -123,12 +122,19 @@ class Plan(Lowered):
         """The packages of the plug-ins that a step uses for this program. The export uses only some of the backends."""
         named = self.export_backends if step == "export" else self.used_backends
         used = [("step", step), *self._provided, *(("backend", name) for name in backends.of_driver(named))]
-        if step in ("export", "lower", "compare"):
-            used += [(group, name) for group in (switches.GROUP, workarounds.GROUP) for name in plugins.group(group)]
         if step == "report":
             used += [("report_part", name) for name in self.report_parts]
         found = [plugins.group(group).get(name) for group, name in used]
+        found += [plugin for plugin in plugins.plugins().values() if step in plugin.always]
         return frozenset(plugin.package for plugin in found if plugin is not None)
+
+    @property
+    def plugins_of_target(self) -> list[str]:
+        """The names of the plug-ins that a target of this program names; `*` if it may use any backend."""
+        if backends.calls_any(self.used_backends):
+            return [plugins.ANY]
+        used = plugins.with_used(self.plugins_of("export") | self.plugins_of("lower"))
+        return [plugin.name for plugin in used if plugin.is_named]
 
     @property
     def report_parts(self) -> list[str]:
@@ -144,9 +150,9 @@ class Plan(Lowered):
             ("example_input", leaf.of_model) for leaf in inputs if isinstance(leaf, ModelExample)
         ]
         used += [("method_source", PurePath(each.program).suffix) for each in self.methods.values() if each.program]
-        used += [("method_watch", "assignments")] if any(not each.program for each in self.methods.values()) else []
         used += [("method_change", "adapters")] if self.model.adapters else []
         used += [("module_source", self.model.plugin)] if self.model.plugin is not None else []
+        used += [("export_recipe", "executorch")] if self.recipe is not None else []
         used += [("runner", self.runner)] if self.runner is not None else []
         used += [("quantizer", "torchao")] if self.export_plan.quantizes else []
         used += [("tensor_file", "packed")] if self.export_plan.may_be_packed else []
@@ -169,7 +175,7 @@ class Plan(Lowered):
             read_weights=self.model.weights if read else (),
             adapters={name: adapter.config for name, adapter in self.model.adapters.items()},
             methods={name: method.as_part(ExportMethod) for name, method in self.methods.items()},
-            recipe=self.recipe and self.recipe.as_part(RecipeCall),
+            recipe=self.recipe and self.recipe.call,
             passes=self.passes.aten,
             constant_methods={
                 name: value for name, value in self.constant_methods.items() if isinstance(value, FactoryCall)
@@ -219,8 +225,12 @@ class Plan(Lowered):
     def data_names(self) -> dict[str, DocumentPath]:
         """All declared inputs of the plan, each with the first place that names it."""
         of_adapters = adapter_files(self.lower_plan.adapters, "weights")
-        weights = {**of_adapters, **weights_names(self.model.weights)}
-        return {**weights, **self.tokenizer_names, **self.export_plan.data_names}
+        return {**of_adapters, **self.weights_names, **self.tokenizer_names, **self.export_plan.data_names}
+
+    @property
+    def weights_names(self) -> dict[str, DocumentPath]:
+        """The checkpoints of the model, each with the place that names it first."""
+        return weights_names(self.model.weights)
 
     @property
     def tokenizer_names(self) -> dict[str, DocumentPath]:

@@ -124,7 +124,7 @@ def pytorch_imported(job: LoweringJob[MethodPlan]) -> Iterator[None]:
 @contextmanager
 def sources_importable(job: LoweringJob[MethodPlan], used: UsedSources) -> Iterator[StepContext]:
     """Makes sources importable within this context, after PyTorch."""
-    from etbuild.export.provenance import graphs_numbered
+    from etbuild.export.node_sources import graphs_numbered
     from etbuild.surroundings.random_seeds import seed
 
     arithmetic.leave_out_other_libraries()
@@ -160,9 +160,9 @@ def _weights(
     checkpoint = CheckpointTensors(job.plan.weights, job.inputs, saved.in_weights, job.plan.cast, packing=saved.packing)
     if all(entry.computed is None for entry in saved.tensors):
         return checkpoint.tensor
-    from etbuild.export import computed_weights
+    from etbuild.export import quantizers
 
-    return computed_weights.read(saved, checkpoint, needed, job.computed)
+    return quantizers.of_recipes().read(saved, checkpoint, needed, job.computed)
 
 
 def load_custom_ops(plan: MethodPlan, context: StepContext) -> None:

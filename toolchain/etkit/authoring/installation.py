@@ -173,9 +173,9 @@ def _landlock() -> Finding:
 
 def _warm() -> Finding:
     """The warm processes of this user."""
-    from etplugins.warm.verb import asked
+    from etplugins.warm import client, place
 
-    number = len(list(asked({})))
+    number = len([path for path in place.sockets() if client.ask(path, {})])
     if number:
         return Finding("warm processes", GOOD, f"{number}, which builds fork from (`etbuild server stop` ends them)")
     return Finding("warm processes", ABSENT, "warm process: none", "a build on the command line leaves one behind")

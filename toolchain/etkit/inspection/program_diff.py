@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from etbuild.errors import InputError, check_current_directory, format_path
-from etbuild.files.json_diff import ABSENT, Change, changes, show
+from etbuild.files.json_diff import ABSENT, Change, changes
 from etbuild.results import ArtifactFacts, Index, Report
 from etkit.find_index import index_beside, listed_report, read_index, report_beside
 from etkit.inspection import blob_names
+from etkit.inspection.json_text import show
 from etkit.tables import counted, size, value_text
 
 Facts = dict[str, Any]
@@ -108,7 +109,7 @@ def _artifacts(listed: list[ArtifactFacts]) -> Facts:
 
 
 def _method(method: Mapping[str, Any]) -> Facts:
-    """What is compared of a method of a program or of a report."""
+    """The compared parts of a method of a program or of a report."""
     known = {key: method[key] for key in ("delegates", "operators", "memory") if key in method}
     return {**known, **{side: list(map(value_text, method[side])) for side in ("inputs", "outputs")}}
 

@@ -1,7 +1,7 @@
 """The pipeline: the steps of a build, what each reads and writes, and how each runs.
 
-The key of what a step writes is a digest of all that the step reads. If the cache has that key, the step does not run.
-The verbs of the build rules call the same functions as the steps here, and have a build system in place of the cache.
+The key of a step's files is a digest of all that it reads. If the cache has that key, the step does not run. The verbs
+of the build rules call the same functions as the steps here, and have a build system in place of the cache.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from etbuild.plan.plan import Plan
 from etbuild.plan.step_plans import ExportPlan, LowerPlan, MethodPlan
 from etbuild.publishing.artifacts import scratch_in
 from etbuild.steps.lowering_options import LoweringOptions
-from etbuild.steps.method_store import MethodStore
+from etbuild.steps.one_by_one import KeptMethods
 from etkit.local import snapshot
 
 if TYPE_CHECKING:
@@ -336,12 +336,11 @@ class Pipeline:
             self.cache.store(step, key, directory, files_below(directory))
 
 
-class _CachedMethods(MethodStore):
+class _CachedMethods(KeptMethods):
     """Keeps each method in the cache. Its key leaves out other methods and the constants of the export. Without the
     content of weights, it also leaves out the checkpoints and the factory's tensors."""
 
-    def __init__(self, pipeline: Pipeline, cache: Cache, directory: Path) -> None:
-        super().__init__(directory)
+    def __init__(self, pipeline: Pipeline, cache: Cache) -> None:
         self._pipeline, self._cache = pipeline, cache
 
     def fetch(self, name: str, directory: Path, *, weights: bool) -> bool:
@@ -400,7 +399,8 @@ def _compared(run: Pipeline) -> dict[str, object]:
 
 
 def _export(run: Pipeline) -> None:
-    """Exports. Meanwhile this process imports what lowering needs, and the model is made for the comparison."""
+    """Exports. Meanwhile, this process imports the packages for lowering, and another one makes the model to
+    compare."""
     from etbuild.steps.executorch_imports import imports_of_executorch
     from etbuild.steps.export import export
 
@@ -431,14 +431,14 @@ def _import_transformers() -> None:
 
 def _lower(run: Pipeline) -> None:
     """Lowers, with the methods of the cache."""
-    from etbuild.steps.lower import lower
+    from etbuild.steps.lower import Lowering
 
     directory, plan = run.directory / "methods", run.request.plan.lower_plan
     directory.mkdir()
-    store = MethodStore(directory) if run.cache is None else _CachedMethods(run, run.cache, directory)
+    kept = None if run.cache is None else _CachedMethods(run, run.cache)
     if run.options.jobs > 1:  # importing what a model needs takes long
         run.comparison.start()
-    lower(run.job(plan), run.program, store)
+    Lowering(run.job(plan), run.program, directory).run(kept)
 
 
 def _compare(run: Pipeline) -> None:

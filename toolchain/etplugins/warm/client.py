@@ -9,14 +9,17 @@ import signal
 import socket
 import struct
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from etbuild.surroundings import environment as surroundings
 from etplugins.warm import messages, place
 
 OFF = "ETBUILD_NO_SERVER"
 _SECONDS = 5.0  # that a warm process has to fork; else the build starts as if there were none
+_MOST = 2  # warm processes of a user
 _PEER = struct.Struct("3i")
 SERVE = "--warm-server="
 
@@ -118,6 +121,8 @@ def leave(variables: Mapping[str, str]) -> None:
     found = _wanted(variables)
     if found is None or found.exists():
         return
+    for other in place.sockets()[: 1 - _MOST]:  # they take memory
+        ask(other, {"stop": True})
     nothing = subprocess.DEVNULL
     with contextlib.suppress(OSError):
         process = subprocess.Popen(
@@ -132,9 +137,32 @@ def leave(variables: Mapping[str, str]) -> None:
         process.returncode = 0  # nobody waits for it
 
 
+def ask(path: Path, message: dict[str, object]) -> dict[str, Any] | None:
+    """Asks a warm process something else than a build.
+
+    Args:
+        path: Its socket. It is removed if nobody listens there.
+        message: `{"stop": True}`: it ends when its builds are done. Empty: it tells its number and its builds.
+
+    Returns:
+        The answer; None if there is none.
+    """
+    with socket.socket(socket.AF_UNIX) as channel:
+        channel.settimeout(_SECONDS)
+        try:
+            channel.connect(str(path))
+            messages.send(channel, message)
+            return messages.receive(channel)[0]
+        except ConnectionRefusedError:
+            path.unlink(missing_ok=True)
+        except (EOFError, OSError):
+            pass
+    return None
+
+
 def _wanted(variables: Mapping[str, str]) -> Path | None:
     """The socket of the warm process for a build. None: the user wants none."""
-    if os.environ.get("CI") or os.environ.get(OFF):
+    if os.environ.get("CI") or os.environ.get(OFF) or sys.platform != "linux":
         return None
     return place.socket_of(variables)
 

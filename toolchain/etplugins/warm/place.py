@@ -12,13 +12,13 @@ import os
 import resource
 import stat
 import sys
-import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from etbuild import plugins
 
 SUFFIX = ".socket"
+PARENT = "ETBUILD_SERVER_DIR"
 _OF_TERMINALS = {"TERM", "COLORTERM", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES"}
 _OF_ONE_BUILD = {"ETBUILD_DROPPED_VARIABLES", "PWD", "OLDPWD"}
 _NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "user")
@@ -28,9 +28,10 @@ _LONGEST_PATH = 100  # the kernel takes 107 bytes for the path of a socket
 
 def directory() -> Path | None:
     """The directory of this user's sockets, which it makes. None if another user could reach what is in it."""
-    session = os.environ.get("XDG_RUNTIME_DIR")
-    parent = Path(session) if session and Path(session).is_dir() else Path(tempfile.gettempdir())
-    found = parent / f"etbuild-{os.geteuid()}"
+    # Not where variables say, except in tests: all warm processes of a user must find each other.
+    session = Path(f"/run/user/{os.geteuid()}")
+    parent = os.environ.get(PARENT) or (session if session.is_dir() else "/tmp")
+    found = Path(parent, f"etbuild-{os.geteuid()}")
     try:
         found.mkdir(mode=0o700, exist_ok=True)
         state = found.lstat()
@@ -50,10 +51,10 @@ def socket_of(environment: Mapping[str, str]) -> Path | None:
     return found and found / f"{_identity(environment)}{SUFFIX}"
 
 
-def sockets() -> Iterator[Path]:
-    """The sockets of all warm processes of this user, also of those that have ended without a word."""
+def sockets() -> list[Path]:
+    """The sockets of all warm processes of this user, from the oldest on, also of those that were killed."""
     found = directory()
-    yield from sorted(found.glob(f"*{SUFFIX}")) if found else ()
+    return sorted(found.glob(f"*{SUFFIX}"), key=lambda path: path.lstat().st_mtime) if found else []
 
 
 def _identity(environment: Mapping[str, str]) -> str:

@@ -31,7 +31,7 @@ from etbuild.files.scratch import remove_left
 from etbuild.processes import handover, sandbox
 from etbuild.processes.build_status import GRACE_SECONDS, Slate, work
 from etbuild.processes.ending import STOPPING, Interrupts, blocked
-from etplugins.warm import messages
+from etplugins.warm import messages, place
 from etplugins.worker.warm_up import warm
 
 IDLE_SECONDS = 600.0
@@ -173,6 +173,7 @@ class _Server:
         """Takes no more builds."""
         self.serving = False
         self.poll.unregister(self.listener)
+        Path(self.listener.getsockname()).with_suffix(place.SUFFIX).unlink(missing_ok=True)
         self.listener.close()
 
     def _accept(self) -> None:
@@ -183,12 +184,10 @@ class _Server:
             message, descriptors = messages.receive(channel)
             if message.get("stop") or not self._fits():
                 self._close()
-                messages.send(channel, {})
             elif descriptors:
                 self._start(channel, message, descriptors)
                 return
-            else:
-                messages.send(channel, {"pid": os.getpid(), "builds": len(self.builds)})
+            messages.send(channel, {"pid": os.getpid(), "builds": len(self.builds)})
         except (EOFError, OSError):
             pass
         except Exception:  # noqa: BLE001 - a bug of ours: the build then starts without this process

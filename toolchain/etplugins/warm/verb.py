@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import socket
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from etbuild.cli.options import add_parser
-from etplugins.warm import messages, place
-
-_SECONDS = 10.0
+from etplugins.warm import client, place
 
 
 def add(verbs: Any) -> None:
@@ -28,29 +23,10 @@ def add(verbs: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Prints a line for each warm process."""
-    found = list(asked({"stop": True} if options.action == "stop" else {}))
+    stop = options.action == "stop"
+    found = [(path, answer) for path in place.sockets() if (answer := client.ask(path, {"stop": True} if stop else {}))]
     for path, answer in found:
-        said = "ends" if options.action == "stop" else f"process {answer['pid']}, {answer['builds']} builds"
-        print(f"{path}: {said}")
+        print(f"{path}: process {answer['pid']}, builds now: {answer['builds']}{', and ends then' if stop else ''}")
     if not found:
         print("no warm process runs")
     return 0
-
-
-def asked(message: dict[str, Any]) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Asks each warm process of this user. Yields those that answer, and removes what others have left.
-
-    Args:
-        message: The message.
-    """
-    for path in place.sockets():
-        with socket.socket(socket.AF_UNIX) as channel:
-            channel.settimeout(_SECONDS)
-            try:
-                channel.connect(str(path))
-                messages.send(channel, message)
-                yield path, messages.receive(channel)[0]
-            except ConnectionRefusedError:
-                path.unlink(missing_ok=True)
-            except (EOFError, OSError):
-                continue

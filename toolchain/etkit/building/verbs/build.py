@@ -87,7 +87,7 @@ def add(verbs: Any) -> None:
         action="store_false",
         help="start cold, and leave no process behind that starts later builds faster",
     )
-    add_flag(parser, "--json", "print what was built, and what came from the cache, as JSON")
+    add_flag(parser, "--json", "print the artifacts, and which results are from the cache, as JSON")
 
 
 def seconds(text: str) -> float:
