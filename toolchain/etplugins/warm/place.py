@@ -64,7 +64,7 @@ def _identity(environment: Mapping[str, str]) -> str:
         sys.version,
         sys.executable,
         sys.prefix,
-        sorted(plugins.DRIVER),
+        str(plugins.ROOT),
         sorted(of_builds.items()),
         [_inode(f"/proc/self/ns/{name}") for name in _NAMESPACES],
         _inode("/"),
