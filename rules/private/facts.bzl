@@ -55,7 +55,6 @@ PLUGINS_OF_STEPS = {
     "templates": ["lower", "report"],
     "tokenizer": ["report"],
     "upstream": ["compare", "export", "lower", "report"],
-    "warm": ["compare", "export", "lower", "plan", "report"],
     "worker": ["compare", "export", "lower", "plan", "report"],
 }
 

@@ -185,7 +185,7 @@ def test_other_variables_and_limits_have_other_processes(warm: Project) -> None:
 SERVE = """
 import sys
 from pathlib import Path
-from etplugins.warm import server
+from etkit.warm import server
 server.IDLE_SECONDS, server._CHECK_SECONDS = float(sys.argv[2]), 0.1
 server.warm = lambda verb: None
 sys.path.insert(0, sys.argv[3])

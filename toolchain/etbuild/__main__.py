@@ -44,7 +44,7 @@ def main() -> int:
         from etbuild import plugins
 
         socket = Path(arguments[0].removeprefix(_WARM))
-        return int(plugins.load("server", "warm")(functools.partial(_run, tell_interrupt=lambda: None), socket))
+        return int(plugins.load("starter", "server")(functools.partial(_run, tell_interrupt=lambda: None), socket))
     if arguments and arguments[0].startswith(_SUPERVISED):
         from etbuild.processes.supervisor import work_for_parent
 

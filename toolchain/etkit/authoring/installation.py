@@ -173,7 +173,7 @@ def _landlock() -> Finding:
 
 def _warm() -> Finding:
     """The warm processes of this user."""
-    from etplugins.warm import client, place
+    from etkit.warm import client, place
 
     number = len([path for path in place.sockets() if client.ask(path, {})])
     if number:

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from etbuild.cli.options import add_parser
-from etplugins.warm import client, place
+from etkit.warm import client, place
 
 
 def add(verbs: Any) -> None:

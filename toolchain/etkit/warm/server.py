@@ -31,7 +31,7 @@ from etbuild.files.scratch import remove_left
 from etbuild.processes import handover, sandbox
 from etbuild.processes.build_status import GRACE_SECONDS, Slate, work
 from etbuild.processes.ending import STOPPING, Interrupts, blocked
-from etplugins.warm import messages, place
+from etkit.warm import messages, place
 from etplugins.worker.warm_up import warm
 
 IDLE_SECONDS = 600.0

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from etbuild.surroundings import environment as surroundings
-from etplugins.warm import messages, place
+from etkit.warm import messages, place
 
 OFF = "ETBUILD_NO_SERVER"
 _SECONDS = 5.0  # that a warm process has to fork; else the build starts as if there were none
