@@ -20,26 +20,36 @@ if TYPE_CHECKING:
 
 GROUP = "workaround"
 
+Plan = Callable[..., list[int]]
+"""An algorithm that plans memory, in ExecuTorch's form."""
+
 
 class OfExport:
-    """Changes methods after their export."""
+    """Changes methods when they are exported, and when they are read again."""
+
+    def around(self) -> AbstractContextManager[None]:
+        """A context in which methods are exported."""
+        return nullcontext()
 
     def make_lowerable(self, program: ExportedProgram) -> None:
         """Changes an exported method in place: what neither PyTorch nor ExecuTorch can bring into the edge dialect."""
+
+    def change_loaded(self, program: ExportedProgram) -> None:
+        """Changes a method in place that PyTorch has read from a file."""
 
 
 class OfLowering:
     """Changes methods before and after backends get them."""
 
-    def change_metadata(self, program: ExportedProgram) -> None:
-        """Changes what partitioners read about the nodes of an exported method, in place."""
-
-    def change_operators(self, program: ExportedProgram, exact_gelu: Collection[str]) -> None:
-        """Changes operators of an exported method that its backends take and compute wrongly, in place.
+    def change_exported(
+        self, program: ExportedProgram, *, exact_gelu: Collection[str], weight_only_linear: bool
+    ) -> None:
+        """Changes an exported method in place, before its backends get it.
 
         Args:
             program: The method.
             exact_gelu: The dtypes in which its backends compute the exact form of GELU in place of the tanh form.
+            weight_only_linear: Whether one of its backends takes linear layers with weights that torchao quantized.
         """
 
     def around(self) -> AbstractContextManager[None]:
@@ -47,7 +57,10 @@ class OfLowering:
         return nullcontext()
 
     def change_lowered(self, edge: EdgeProgramManager) -> None:
-        """Changes what backends have left of lowered methods, in place."""
+        """Changes what backends have left of methods, in place, before the user's passes get it."""
+
+    def finish(self, edge: EdgeProgramManager) -> None:
+        """Changes lowered methods in place, after the user's passes."""
 
 
 class OfEmission:
@@ -64,7 +77,13 @@ class OfEmission:
         """
         return []
 
-    def around(self) -> AbstractContextManager[None]:
+    def size_bounds(self) -> tuple[Callable[[GraphModule], PassResult], Callable[[Plan], Plan]]:
+        """A pass that gives dynamic sizes their largest values, and what makes an algorithm plan memory for them."""
+        from executorch.exir.passes.sym_shape_eval_pass import ConstraintBasedSymShapeEvalPass
+
+        return ConstraintBasedSymShapeEvalPass(), lambda algorithm: algorithm
+
+    def around(self, edge: EdgeProgramManager) -> AbstractContextManager[None]:
         """A context in which methods are emitted."""
         return nullcontext()
 
@@ -89,7 +108,7 @@ def _provided(name: str, nothing: type[_Place]) -> _Place:
 
 
 def of_export() -> OfExport:
-    """What changes methods after their export."""
+    """What changes methods when they are exported and read."""
     return _provided("export", OfExport)
 
 

@@ -26,7 +26,6 @@ from etbuild.errors import BuildError, DocumentPath, InputError, Problem, did_yo
 from etbuild.exception_text import hints, readable, summary
 from etbuild.export import (
     assignments,
-    derived_dims,
     every_size,
     example_values,
     method_results,
@@ -348,7 +347,7 @@ def load_method(export_plan: ExportPlan, name: str, inputs: Given) -> torch.expo
     hint = "if it has operators of your own, list the library or module that registers them in `custom_ops`"
     with wrap_library_errors(InputError, path, f"cannot read `{file}`", hint):
         program = read(archive, file, path)
-        derived_dims.forget_ranges(program)
+        workarounds.of_export().change_loaded(program)
         _check_tensors(program, path, f"export the module again, after `{_UNWRAP}`")
         workarounds.of_export().make_lowerable(program)
         return old_values.drop_inputs(_with_one_input_per_tensor(program), name)

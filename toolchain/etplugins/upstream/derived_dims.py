@@ -1,4 +1,7 @@
-"""Lets ExecuTorch lower a saved method with derived dimensions, such as multiples of another dimension."""
+"""Lets ExecuTorch lower a saved method with derived dimensions, such as multiples of another dimension.
+
+Limit: `derived-dimensions`.
+"""
 
 from __future__ import annotations
 

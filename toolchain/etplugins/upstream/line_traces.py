@@ -2,6 +2,8 @@
 
 By default, torch.export records only functions called `forward`, but not their helpers and other entries. The lines go
 to `inputs/source_lines.py`, and not into an export.
+
+Limit: `traces-of-helpers`.
 """
 
 from __future__ import annotations
