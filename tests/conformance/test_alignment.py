@@ -18,7 +18,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from etbuild.errors import InputError
-from etbuild.guard.undeclared import watched_reads
+from etbuild.guard.reads import watched_reads
 from etbuild.inputs.sources import read_sources
 from etbuild.inputs.user_code import importable
 from etbuild.manifest import validate

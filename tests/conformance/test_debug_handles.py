@@ -26,7 +26,7 @@ def edge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EdgeProgra
     """Two methods, lowered as the driver lowers them, for a backend that returns debug handles."""
     import torch
 
-    from etbuild.guard.undeclared import watched_reads
+    from etbuild.guard.reads import watched_reads
     from etbuild.inputs.sources import read_sources
     from etbuild.inputs.user_code import importable
     from etbuild.lower import lower_methods

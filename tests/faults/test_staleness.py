@@ -30,9 +30,9 @@ import torch
 from safetensors.torch import save_file
 
 from etbuild.cli import main
-from etbuild.guard import landlock, readable_places
 from etbuild.key import distributions
 from etkit.local import checked_files
+from etplugins.guard import landlock, readable_places
 from etplugins.worker.warm_up import warm
 from tests.helpers.manifests import HEAD
 

@@ -15,8 +15,9 @@ import torch
 from safetensors.torch import save_file
 
 from etbuild.errors import BuildError
-from etbuild.guard import landlock, undeclared
+from etbuild.guard import reads
 from etbuild.processes import forked
+from etplugins.guard import landlock, undeclared
 
 pytestmark = pytest.mark.skipif(not landlock.version(), reason="the kernel has no Landlock")
 
@@ -86,7 +87,7 @@ def in_a_process(task: Callable[[], None], given: list[Path], data: list[Path], 
     def confined() -> None:
         with (
             undeclared.ending_process(),
-            undeclared.unkeyed(),
+            reads.unkeyed(),
             undeclared.watched_reads({str(Path.cwd() / "reader.py"): "reader.py"}, data, packages, given),
         ):
             task()

@@ -21,7 +21,7 @@ from torch._higher_order_ops.associative_scan import associative_scan
 from etbuild.errors import InputError
 from etbuild.export import custom_ops
 from etbuild.export.export_methods import load_method
-from etbuild.guard.undeclared import watched_reads
+from etbuild.guard.reads import watched_reads
 from etbuild.inputs.sources import read_sources
 from etbuild.inputs.step_context import StepContext
 from etbuild.inputs.user_code import importable

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from etbuild.errors import InputError
-from etbuild.guard.undeclared import watched_reads
+from etbuild.guard.reads import watched_reads
 from etbuild.inputs.sources import UsedSources, read_sources
 from etbuild.inputs.user_code import importable, load_callable
 from etbuild.key.declared import Inputs
@@ -96,7 +96,7 @@ def test_asserts_are_kept_under_any_option_of_python(tmp_path: Path) -> None:
     script = f"""
 from pathlib import Path
 from etbuild.inputs.sources import read_sources
-from etbuild.guard.undeclared import watched_reads
+from etbuild.guard.reads import watched_reads
 from etbuild.inputs.user_code import importable, load_callable
 with importable(read_sources({{"digested.py": Path({str(tmp_path / "digested.py")!r})}}), [], watched_reads):
     load_callable("digested:create", ())

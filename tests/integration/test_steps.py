@@ -504,11 +504,11 @@ def test_a_step_imports_what_its_key_and_its_action_have_and_no_more(tmp_path: P
     project.finish()
     project.compare()
     around = {"cli", "processes", "publishing", "key", "guard", "version"}
-    around |= {"manifest"}  # the types of its data
+    around |= {"etplugins.guard", "manifest"}  # the types of its data
     plan = read_plan(tmp_path / "plan.json", Plan)
     for step in ("plan", "export", "lower", "report", "compare"):
         rows = {package for package, steps in code.packages().items() if step in steps}
-        used = {plugin.package for plugin in plugins.group("manifest_section").values()}  # a plan is in keys as it is
-        used = used if step == "plan" else plan.plugins_of(step)
+        of_sections = {plugin.package for plugin in plugins.group("manifest_section").values()}
+        used = of_sections if step == "plan" else plan.plugins_of(step)  # a plan is in keys as it is
         rows |= {plugin.package for plugin in plugins.with_used(used)}
         assert project.packages(step) - rows - around == set(), step

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from etbuild.cli import main
-from etbuild.guard import landlock
 from etkit.authoring import installation
+from etplugins.guard import landlock
 
 _IMPORTS = installation._IMPORTS
 

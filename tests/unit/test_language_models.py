@@ -16,10 +16,10 @@ from etbuild.manifest import validate
 from etbuild.plan.part import Part
 from etbuild.plan.plan import Plan, from_manifest
 from etbuild.plan.step_plans import read_plan
-from etbuild.report.tokenizer import unknown_tokens
 from etkit.local.build import BuildOptions, build
 from etkit.running.generation.tokenizer_files import preferred
 from etkit.running.verbs.generate import Text
+from etplugins.tokenizer.files import unknown_tokens
 from etplugins.transformers.parts import settings_of
 from tests.helpers import depth_estimation
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from etbuild.report import quantization
+from etplugins.quantize import reached
 
 
 def test_weights_of_one_name_in_two_programs_count_as_two() -> None:
@@ -17,11 +17,11 @@ def test_weights_of_one_name_in_two_programs_count_as_two() -> None:
         node = {"operator": "aten::convolution", "inputs": [], "layer": "conv", "weights": [0]}
         return {"nodes": [node], "blocks": [], "weights": [weight]}
 
-    method = SimpleNamespace(quantize=SimpleNamespace(pt2e=object(), torchao=()))
+    method = SimpleNamespace(quantize=SimpleNamespace(after_export=True))
     plan: Any = SimpleNamespace(methods={"first": method, "same": method, "second": method})
     lowering: Any = {"graphs": {"first": graph(1), "same": graph(1), "second": graph(100)}}
     why = "no quantizer of `pt2e` took its `aten::convolution`"
-    assert quantization.find(plan, lowering) == {
+    assert reached.find(plan, lowering) == {
         "weights": 2,
         "quantized": 0,
         "bytes": 1616,

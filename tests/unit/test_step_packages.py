@@ -131,9 +131,18 @@ def test_the_driver_of_an_action_tells_what_it_can_do(step: str, tmp_path: Path)
 
 
 OF_PLANNING = ("manifest_keys", "manifest_section", "runner", "runner_constants", "step_plan")
-OF_REPORT = ("runner", "runner_constants")
+OF_REPORT = ("report_part", "runner", "runner_constants")
 OF_METHODS = (
-    *("example_input", "method_change", "method_source", "module_source", "quantizer", "switch", "tensor_file"),
+    *(
+        "example_input",
+        "guard",
+        "method_change",
+        "method_source",
+        "module_source",
+        "quantizer",
+        "switch",
+        "tensor_file",
+    ),
     "workaround",
 )
 SEARCH = ["etplugins.comparison.locate", "etbuild.emit.emit_methods", "etbuild.lower.lower_methods"]

@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from etbuild.errors import BuildError
-from etbuild.guard import readable_places, undeclared
+from etbuild.guard import reads
 from etbuild.processes import forked
+from etplugins.guard import readable_places, undeclared
 
 
 def module(directory: Path, name: str) -> Path:
@@ -98,7 +99,7 @@ BY_LIBRARIES = {
 
 @pytest.mark.parametrize("name", BY_LIBRARIES)
 def test_what_a_library_reads_of_the_machine_for_a_source_is_known(name: str, tmp_path: Path) -> None:
-    with undeclared.unkeyed() as found:
+    with reads.unkeyed() as found:
         run(tmp_path, BY_LIBRARIES[name])
     assert any("/etc" in what for what in found)
 
@@ -125,7 +126,7 @@ def test_what_a_forked_process_is_refused_fails_the_build(tmp_path: Path) -> Non
 
 def test_undeclared_reads_of_a_forked_process_are_known(tmp_path: Path) -> None:
     code = "import os\nif os.fork() == 0:\n    os.environ.get('HOME')\n    os._exit(0)\nos.wait()"
-    with undeclared.unkeyed() as found:
+    with reads.unkeyed() as found:
         run(tmp_path, code)
     assert found == {"reads the environment variable `HOME`"}
 
@@ -204,7 +205,7 @@ def test_what_another_thread_reads_is_known(name: str, tmp_path: Path, capfd: py
     """No line of a source is on the stack of that thread, so the note does not name one."""
     (tmp_path / "table.txt").write_text("2", "utf-8")
     code = f"import os\nfrom pathlib import Path\nFILE = {str(tmp_path / 'table.txt')!r}\n{OTHER_THREADS[name]}"
-    with undeclared.unkeyed() as found:
+    with reads.unkeyed() as found:
         run(tmp_path, code)
     (what,) = found
     assert re.match(r"(opens|lists the directory) .*", what)
@@ -225,7 +226,7 @@ def test_what_a_thread_of_a_package_reads_is_known_too(tmp_path: Path, monkeypat
         "utf-8",
     )
     monkeypatch.syspath_prepend(file.parent)
-    with undeclared.unkeyed() as found:
+    with reads.unkeyed() as found:
         run(tmp_path, "import package_with_thread", "package_with_thread")
     assert [what.rpartition("/")[2] for what in found] == ["table.json"]
 
@@ -276,7 +277,7 @@ PROCESSES = {
 @pytest.mark.parametrize("name", PROCESSES)
 def test_a_process_that_is_started_is_known(name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """For each function that starts a process. Two processes give one note."""
-    with undeclared.unkeyed() as found:
+    with reads.unkeyed() as found:
         run(tmp_path, f"import os\n{PROCESSES[name]}\n{PROCESSES[name]}")
     assert "starts a process" in found
     assert capfd.readouterr().err.count(", starts a process, which the key does not cover") == 1
@@ -288,7 +289,7 @@ def test_shared_memory_does_not_count_as_a_started_process(tmp_path: Path) -> No
     def task() -> set[str]:
         tracker: Any = multiprocessing.resource_tracker._resource_tracker
         tracker._fd = None  # as if it had not been started
-        with undeclared.unkeyed() as found:
+        with reads.unkeyed() as found:
             code = "from multiprocessing.shared_memory import SharedMemory\nm = SharedMemory(create=True, size=9)\n"
             run(tmp_path, code + "m.close()\nm.unlink()")
         return found
@@ -302,10 +303,10 @@ def test_what_a_watch_in_a_forked_process_finds_is_known(tmp_path: Path, capfd: 
     def task() -> None:
         run(tmp_path, "import os\nos.environ.get('HOME')")
 
-    with undeclared.unkeyed() as built:
-        with undeclared.unkeyed() as exported:
+    with reads.unkeyed() as built:
+        with reads.unkeyed() as exported:
             task()
-        with undeclared.unkeyed() as lowered, undeclared.watched_reads({}, [], set()):
+        with reads.unkeyed() as lowered, undeclared.watched_reads({}, [], set()):
             forked.run({"first": task, "second": task}, 1)
     assert built == exported == lowered == {"reads the environment variable `HOME`"}
     assert capfd.readouterr().err.count("note: ") == 1

@@ -5,4 +5,5 @@ from etkit.local.interface import Program as Program
 from etkit.local.interface import load as load
 from etkit.local.interface import open_program as open_program
 
+__all__ = ("Built", "Model", "Page", "Program", "load", "open_program")
 __version__: str

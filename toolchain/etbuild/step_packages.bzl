@@ -2,7 +2,7 @@
 
 A package without a row surrounds the steps: it can make a step fail, and gives no value to what a step writes. It is in no
 key. `""` are the modules beside the packages. A test holds that steps import no other packages. Plug-ins have no rows: a step
-runs those that the program uses.
+runs those that the program uses. Two of them surround the steps: what watches models, and the worker of Bazel.
 """
 
 STEP_PACKAGES = {

@@ -1,7 +1,7 @@
-"""What makes PyTorch and ExecuTorch faster for a while, and changes no result.
+"""Makes PyTorch and ExecuTorch faster for a while, without a change of results.
 
-A plug-in provides a function for each occasion, in the group `switch`, which returns a context manager. Where none is
-there, nothing gets faster.
+In the group `switch`, a plug-in provides a function for each occasion, which returns a context manager. Without a
+plug-in, nothing is faster.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ GROUP = "switch"
 
 
 class Notes(Protocol):
-    """What lowering notes beside its results."""
+    """The notes of lowering besides its results."""
 
     def take(self) -> Any:
-        """What a fork has noted, which can be pickled."""
+        """The notes of a fork, which can be pickled."""
 
     def add(self, noted: Any) -> None:
-        """Adds what a fork has noted."""
+        """Adds the notes of a fork."""
 
 
 def on(occasion: Literal["exporting", "importing", "quantizing", "saving"]) -> AbstractContextManager[None]:
@@ -34,10 +34,10 @@ def lowering(directory: Path | None = None, jobs: int = 1, notes: Notes | None =
     """Returns a context manager in which methods are loaded, lowered and emitted faster.
 
     Args:
-        directory: Where to keep what backends make from weights, as long as the lowered methods are needed. It is made.
-            None: in memory.
-        jobs: The most processes at the same time.
-        notes: What a process notes beside its results. None: nothing.
+        directory: The directory for backends' results from weights, which is made. The lowered methods need it. None:
+            in memory.
+        jobs: The maximum number of processes at the same time.
+        notes: The notes of a process besides its results. None: it has none.
     """
     return _on("lowering", directory, jobs, notes)
 

@@ -270,7 +270,7 @@ def watch(options: argparse.Namespace) -> Watch:
     the options."""
     from functools import partial
 
-    from etbuild.guard.undeclared import watched_reads
+    from etbuild.guard.reads import watched_reads
 
     values = [each for value in vars(options).values() for each in (value if isinstance(value, list) else [value])]
     named = [Path(each.partition("=")[2]) if isinstance(each, str) else each for each in values]

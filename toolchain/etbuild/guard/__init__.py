@@ -1,1 +1,1 @@
-"""Refuses or notes reads of a model's sources that no key covers, so that nothing is cached by a wrong key."""
+"""Runs the code of models in processes that end, and has a plug-in watch what it reads."""

@@ -24,7 +24,7 @@ def in_file(directory: Path, blob: CordBuffer | memoryview) -> FileBackedData:
     digest = hashlib.sha256(blob)
     path = directory / digest.hexdigest()
     if not path.exists():
-        unfinished = path.with_suffix(f".{os.getpid()}.{threading.get_ident()}")  # others may write the same blob
+        unfinished = path.with_suffix(f".{os.getpid()}.{threading.get_ident()}")  # others may write the blob
         try:
             unfinished.write_bytes(blob)
             unfinished.replace(path)

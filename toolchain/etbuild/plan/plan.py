@@ -1,8 +1,8 @@
-"""The plan: what a manifest asks for.
+"""The plan: the requests of a manifest.
 
-Comments, order and `defaults` of the manifest are not in it, and every default is filled in. Each step has its own
-plan, which contains what the step may read: see `plan.step_plans`. The report's options and the checks are only in
-`Plan`: they are read at the end, so a change of them lowers nothing again.
+It does not contain the manifest's comments, order and `defaults`, but it contains every default value. Each step has
+its own plan, which contains what the step may read: see `plan.step_plans`. The report's options and the checks are only
+in `Plan`: they are read at the end, so a change of them lowers nothing again.
 """
 
 from __future__ import annotations
@@ -59,15 +59,15 @@ Constant = Annotated[
 
 
 class Plan(Lowered):
-    """Everything that a manifest asks for.
+    """All requests of a manifest.
 
     Attributes:
         name: The name of the program.
-        model: Where the module and its weights come from.
+        model: The origin of the module and its weights.
         methods: The methods by name.
         recipe: ExecuTorch's export recipe.
         constant_methods: The values of constant methods by name, or the callables that compute them.
-        named_data: The weights that leave the program, by tag.
+        named_data: The weights outside the program, by tag.
         custom_ops: Operators that do not belong to PyTorch.
         passes: Callables that change methods or return passes.
         edge_compile: The configuration of the edge dialect.
@@ -77,7 +77,7 @@ class Plan(Lowered):
         checks: The manifest's checks, without those that `etbuild test` runs.
         runner: The contract of the runner that runs the program; None if there is none.
         tokenizer: The declared files that travel with the program; None if there are none.
-        metadata: What people should know about the program; None if the manifest has none.
+        metadata: Facts about the program for people; None if the manifest has none.
     """
 
     SCHEMA = PLAN_SCHEMA
@@ -112,8 +112,8 @@ class Plan(Lowered):
 
     @cached_property
     def export_backends(self) -> dict[str, DocumentPath]:
-        """The backends whose code the export runs, each with the place that names it first: those of quantizers and of
-        the recipe."""
+        """The backends of quantizers and of the recipe, whose code the export runs. Each has the first place that names
+        it."""
         found: dict[str, DocumentPath] = {}
         for path, entry in self._quantizers.items():
             found.setdefault(entry.backend, path)
@@ -125,12 +125,20 @@ class Plan(Lowered):
         used = [("step", step), *self._provided, *(("backend", name) for name in backends.of_driver(named))]
         if step in ("export", "lower", "compare"):
             used += [(group, name) for group in (switches.GROUP, workarounds.GROUP) for name in plugins.group(group)]
+        if step == "report":
+            used += [("report_part", name) for name in self.report_parts]
         found = [plugins.group(group).get(name) for group, name in used]
         return frozenset(plugin.package for plugin in found if plugin is not None)
 
     @property
+    def report_parts(self) -> list[str]:
+        """What plug-ins add to the report."""
+        quantized = any(method.quantize for method in self.methods.values())
+        return [*(["quantization"] if quantized else []), *(["tokenizer"] if self.tokenizer else [])]
+
+    @property
     def _provided(self) -> list[tuple[str, str]]:
-        """What each step of this program uses of plug-ins, besides backends: groups and names."""
+        """The plug-ins of each step of this program, besides backends: groups and names."""
         inputs = (leaf for method in self.methods.values() for leaf, _ in method.leaves(()))
         used: list[tuple[str, str]] = [
             ("example_input", leaf.of_model) for leaf in inputs if isinstance(leaf, ModelExample)
@@ -150,7 +158,7 @@ class Plan(Lowered):
 
     @cached_property
     def export_plan(self) -> ExportPlan:
-        """The part that the export depends on."""
+        """The part of the plan that the export depends on."""
         carried = any(method.carries_content and not method.defers_quantization for method in self.methods.values())
         suffixes = suffixes_of_plugins()
         read = carried or any(entry.optional or entry.file.endswith(suffixes) for entry in self.model.weights)
@@ -187,7 +195,7 @@ class Plan(Lowered):
 
     @cached_property
     def lower_plan(self) -> LowerPlan:
-        """The part that lowering depends on, in addition to the exported methods."""
+        """The part of the plan that lowering depends on, besides the exported methods."""
         constants = self.constant_methods.items()
         weights = self.model.weights if self.export_plan.weights else ()
         return self.as_part(
@@ -203,13 +211,13 @@ class Plan(Lowered):
 
     @cached_property
     def compare_plan(self) -> LowerPlan:
-        """The part that the comparison depends on, in addition to the program and the exported methods."""
+        """The part of the plan that the comparison depends on, besides the program and the exported methods."""
         compare_plan: LowerPlan = plugins.load("step_plan", "compare").of(self)
         return compare_plan
 
     @cached_property
     def data_names(self) -> dict[str, DocumentPath]:
-        """All declared inputs that the plan reads, each with the place that names it first."""
+        """All declared inputs of the plan, each with the first place that names it."""
         of_adapters = adapter_files(self.lower_plan.adapters, "weights")
         weights = {**of_adapters, **weights_names(self.model.weights)}
         return {**weights, **self.tokenizer_names, **self.export_plan.data_names}

@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 
 
 class Document(Part):
-    """A plan. In addition to the fields, its JSON has a `schema`."""
+    """A plan. Besides the fields, its JSON has a `schema`."""
 
     _NOT_READ: ClassVar[tuple[str, ...]] = ("schema",)
-    """Keys of the JSON that are no fields."""
+    """Keys of the JSON that are not fields."""
     SCHEMA: ClassVar[str]
     DEFINITION: ClassVar[str]
     """The schema of its JSON, as `json_schema.validator` takes it."""
@@ -185,8 +185,8 @@ class ExportPlan(Document):
     Attributes:
         model: Where the module comes from.
         weights: Whether lowering reads the weights from files. If so, the export leaves them out.
-        read_weights: The checkpoints that the export itself reads, because the exported methods contain what it makes
-            from them, because a checkpoint may lack some weights, or because it is a GGUF file, which needs the module.
+        read_weights: The checkpoints that the export itself reads: the exported methods contain tensors made from them,
+            a checkpoint may lack some weights, or it is a GGUF file, which needs the module.
         methods: The methods by name.
         custom_ops: Operators that do not belong to PyTorch.
         recipe: ExecuTorch's export recipe.
@@ -225,8 +225,8 @@ class ExportPlan(Document):
 
     @property
     def may_be_packed(self) -> bool:
-        """Whether the checkpoint may be packed: the configuration of a model of transformers may say so, or a method
-        keeps the integers of a packed one."""
+        """Whether the checkpoint may be packed: the configuration of transformers may say so, or a method keeps packed
+        integers."""
         return self.keeps_integers or (self.model.huggingface is not None and (self.weights or bool(self.read_weights)))
 
     @cached_property
@@ -236,8 +236,7 @@ class ExportPlan(Document):
 
     @cached_property
     def callables(self) -> dict[str, DocumentPath]:
-        """Every `module:callable`, sorted, with the place that names it. The search for the used sources starts from
-        them."""
+        """Every `module:callable`, sorted, with its place. The search for the used sources starts from them."""
         found: dict[str, DocumentPath] = dict.fromkeys(self.lowering_callables, ())
         found |= dict.fromkeys(self.recipe.callables if self.recipe is not None else (), ("recipe",))
         found |= dict.fromkeys(self.passes, ("passes", "aten"))
@@ -271,7 +270,7 @@ class MethodPlan(Lowered, kw_only=True):
         cast: Whether tensors of another floating-point dtype are converted to that of the module.
         methods: The method by name; in a `LowerPlan`, all methods.
         recipe: ExecuTorch's export recipe.
-        named_data: The weights that leave the program, by tag.
+        named_data: The weights outside the program, by tag.
         custom_ops: Operators that do not belong to PyTorch.
         edge_compile: The configuration of the edge dialect.
         passes: Callables that return passes.
@@ -314,7 +313,7 @@ class MethodPlan(Lowered, kw_only=True):
         return self.replace(weights=(), cast=False)
 
     def of_method(self, name: str) -> MethodPlan:
-        """The plan for lowering this method by itself. It leaves out what is read when methods become a program."""
+        """The plan for lowering this method by itself, without the parts for joining methods into a program."""
         return self.as_part(MethodPlan).replace(
             methods={name: self.methods[name]},
             memory_planning={name: self.memory_planning.get(name, MemoryPlanning())},

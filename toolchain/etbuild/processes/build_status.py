@@ -1,5 +1,5 @@
-"""The status that a building process writes for the process that watches it: its stage, and whether it has reached its
-end. An exit code is not enough, because a model may call `os._exit(0)`."""
+"""The status that a building process writes for its watching process: its stage, and whether it has reached its end. An
+exit code is not enough, because a model may call `os._exit(0)`."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from etbuild.files import scratch
 from etbuild.processes.ending import end_process
 
 GRACE_SECONDS = 5.0
-"""The time that a process has to remove unfinished files after SIGTERM, or to end after its work is done."""
+"""The time for a process to remove unfinished files after SIGTERM, or to end after its work is done."""
 
 _SLATE_BYTES = 16384
 
 
 class Slate:
-    """The status of a process, in memory that it shares with the process that watches it.
+    """The status of a process, in memory that it shares with its watching process.
 
-    The memory is written without its descriptor. A model may close descriptors that are not its own, and the next file
-    that it opens may get the same number.
+    Writes do not use the descriptor: a model may close descriptors of others, and the next file may get the same
+    number.
 
     Args:
         descriptor: The descriptor of the shared memory. It may be closed afterwards.
@@ -40,7 +40,7 @@ class Slate:
 
     @classmethod
     def new(cls) -> Slate:
-        """A new slate for watching another process. The other process has written nothing yet."""
+        """A new slate for watching another process, which has written nothing yet."""
         descriptor = os.memfd_create("etbuild")
         try:
             os.ftruncate(descriptor, _SLATE_BYTES)
@@ -52,10 +52,10 @@ class Slate:
         return slate
 
     def write(self, stage: str | None = None, code: int | None = None) -> None:
-        """Writes the stage that this process is in, or the exit code with which it has reached its end."""
+        """Writes the stage of this process, or the exit code with which it has reached its end."""
         status = {"pid": os.getpid(), "stage": stage and stage[:500], "code": code}
         text = json.dumps({**status, "scratch": self.scratch}).encode()
-        if len(text) > _SLATE_BYTES:  # without the list, the next process that builds there removes the directories
+        if len(text) > _SLATE_BYTES:  # without the list, the next build there removes the directories
             text = json.dumps(status).encode()
         self._memory[:] = text.ljust(_SLATE_BYTES)
 
@@ -76,7 +76,7 @@ class Slate:
         return code if status.get("pid") == pid and isinstance(code, int) else None
 
     def left(self) -> list[str]:
-        """The directories that the other process had when it wrote last. It may have left them."""
+        """The directories that the other process had at its last write. It may have left them behind."""
         left = self._read().get("scratch")
         return [path for path in left if isinstance(path, str)] if isinstance(left, list) else []
 
@@ -93,13 +93,13 @@ class Slate:
         return status if isinstance(status, dict) else {}
 
 
-_slate: Slate | None = None  # the slate of this process, if another one watches it
-_owner = 0  # the process that has the slate; its copies may write their stage, but not their directories
+_slate: Slate | None = None  # the slate of this process, if a process watches it
+_owner = 0  # the owner of the slate; its copies may write their stage, but not their directories
 
 
 @contextlib.contextmanager
 def in_stage(name: str) -> Iterator[None]:
-    """Writes the stage of this process for as long as the context lasts."""
+    """Writes the stage of this process within this context."""
     if _slate is not None:
         _slate.write(name)
     yield
@@ -113,7 +113,7 @@ def last_stage() -> str | None:
 
 
 def _note_scratch(path: str, exists: bool) -> None:
-    """Records the directories of this process, not those of its copies, so that its watcher can remove them."""
+    """Records the directories of this process, but not of its copies, so that its watcher can remove them."""
     if _slate is None or _owner != os.getpid():
         return
     if exists:
@@ -129,7 +129,7 @@ def work(slate: Slate, run: Callable[[], int], end: Callable[[], None] = lambda:
     Args:
         slate: The memory that is shared with the watching process.
         run: Runs the command, and returns its exit code.
-        end: Is called when nothing is left to do.
+        end: Is called when all work is done.
     """
     import traceback
 

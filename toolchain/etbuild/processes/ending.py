@@ -1,4 +1,4 @@
-"""How a process ends: when a signal asks it to, or when its work is done."""
+"""How a process ends: after a signal, or when its work is done."""
 
 from __future__ import annotations
 
@@ -22,38 +22,38 @@ if TYPE_CHECKING:
 STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """The signals with which users and systems ask a process to end."""
 
-_AGAIN_SECONDS = 0.01  # by then, what has dropped the error has usually returned
-_PATIENCE_SECONDS = 1.0  # a signal to all processes and one of the parent that follows come within this time
+_AGAIN_SECONDS = 0.01  # by then, the code that dropped the error has usually returned
+_PATIENCE_SECONDS = 1.0  # a signal to all processes, and the parent's after it, come within this time
 
 
 class Interrupts:
     """Makes signals raise an error in the main thread, so that this process can clean up before it ends.
 
-    Python prints an error that is raised in a destructor, a callback of a library, or an exit handler, and goes on. An
-    error of this class is not lost there: nothing is printed, and the error is raised again shortly after, by a timer.
-    If a second signal comes within these microseconds, what watches the process ends it after a while.
+    If a destructor, a callback of a library, or an exit handler raises an error, Python prints it and goes on. An error
+    of this class is not lost there: nothing is printed, and a timer soon raises the error again. If a second signal
+    comes within these microseconds, the watching process ends this one after a while.
 
     Args:
         error: The type of the error. Its argument is the number of the first signal.
 
     Attributes:
         received: The received signals.
-        over: Only exit handlers are left to run, which signals do not interrupt. If they hang, a second signal ends the
-            process, unless it follows the first at once. Python handles no signal between the end of a call and an
-            assignment to this attribute.
+        over: Whether only exit handlers are left to run. Signals do not interrupt them. If they hang, a second signal
+            ends the process, unless it follows the first at once. Python handles no signal between the end of a call
+            and an assignment to this attribute.
     """
 
     def __init__(self, error: type[BaseException] = KeyboardInterrupt) -> None:
         self.received: list[int] = []
         self.over = False
         self._error = error
-        self._late: float | None = None  # when the first signal came after the work was over
+        self._late: float | None = None  # the time of the first signal after the work was done
         self._other_hook = sys.unraisablehook
 
     def install(self, numbers: Sequence[int] = STOPPING) -> None:
-        """Handles these signals from now on, except those that this process ignores, and also those that waited.
+        """Handles these signals from now on, and those that waited, except signals that this process ignores.
 
-        The main thread must call it, where the error may be raised.
+        The main thread must call this, in a place where the error may be raised.
         """
         _end_forks_as_elsewhere()
         for number in numbers:
@@ -87,8 +87,8 @@ class Interrupts:
 
 @functools.cache
 def _end_forks_as_elsewhere() -> None:
-    """Lets a signal end a process that code of others forks, as it would elsewhere. Python itself loses a signal that
-    comes while it forks, if there is a handler: then who waits for the process, such as a pool, waits forever."""
+    """Lets a signal end processes that code of others forks, as usual. If there is a handler, Python itself loses a
+    signal that comes during a fork: then a pool that waits for the process waits forever."""
     before: dict[int, set[int | signal.Signals]] = {}  # by thread
 
     def block() -> None:
@@ -108,10 +108,10 @@ def _end_forks_as_elsewhere() -> None:
 
 @contextlib.contextmanager
 def blocked(*numbers: int) -> Iterator[None]:
-    """Keeps signals waiting, also in processes that start meanwhile: there until they are unblocked."""
+    """Makes signals wait within this context. In processes that start meanwhile, they wait until they are unblocked."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
     try:
-        signal.pthread_sigmask(signal.SIG_BLOCK, numbers)  # handles those that have arrived, and may raise an error
+        signal.pthread_sigmask(signal.SIG_BLOCK, numbers)  # handles signals that have arrived, and may raise an error
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -121,11 +121,11 @@ def end_process(code: int, last: Callable[[], None] = lambda: None) -> NoReturn:
     """Ends this process.
 
     Runs exit handlers, such as those that remove temporary directories, and flushes what they print. Does not wait for
-    threads that a model has left.
+    threads that a model has left behind.
 
     Args:
         code: The exit code.
-        last: Is called when nothing else is left to do.
+        last: Is called when everything else is done.
     """
     for step in (atexit._run_exitfuncs, flush, last):
         with contextlib.suppress(BaseException):
@@ -134,7 +134,7 @@ def end_process(code: int, last: Callable[[], None] = lambda: None) -> NoReturn:
 
 
 def flush() -> None:
-    """Writes what the standard streams hold."""
+    """Writes the buffered text of the standard streams."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, OSError, ValueError):  # a model has replaced or closed it
             stream.flush()

@@ -1,4 +1,4 @@
-"""Runs work in child processes that start as copies of this one: with all imports, and nothing shared later."""
+"""Runs work in child processes that start as copies of this one: they have all imports, and share nothing later."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from etbuild.processes.ending import STOPPING, Interrupts, blocked, flush
 from etbuild.surroundings.process_state import high_copy, undone
 
 _FORK = multiprocessing.get_context("fork")
-_LOOK_SECONDS = 0.5  # how often dead children are looked for: a process that one left behind may hold its pipe open
+_LOOK_SECONDS = 0.5  # time between looks for dead children, whose pipes others may hold open
 
 
 class _Ended(Leaving):
@@ -32,7 +32,7 @@ class _Ended(Leaving):
 
 
 class ChildFailed(Exception):
-    """A bug in a child process. The message is its traceback."""
+    """A bug in a child process. The message is the traceback."""
 
 
 loaded: set[str] = set()
@@ -50,13 +50,13 @@ def run(
 ) -> dict[str, Any]:
     """Runs each task in its own child process, and returns when all of them are done.
 
-    The first task that fails ends the others. A child has only the thread that calls this function, so other threads
-    must not hold a lock that a task needs.
+    If a task fails, the others are ended. A child has only the thread that calls this function, so other threads must
+    not hold a lock that a task needs.
 
     Args:
         tasks: The tasks by a name for messages, such as `lowering decode`.
         at_once: The number of tasks that run at the same time.
-        meanwhile: What this process does when the first tasks have started, until one of them ends.
+        meanwhile: The work of this process after the first tasks have started, until one of them ends.
 
     Returns:
         The result of each task, by name. Results must be picklable.
@@ -72,7 +72,7 @@ def run(
     try:
         while waiting or running:
             while waiting and len(running) < at_once:
-                with blocked(*STOPPING):  # until the child has handlers of its own
+                with blocked(*STOPPING):  # until the child has its own handlers
                     name, task = waiting.pop(0)
                     child = _Child(name, partial(_only, name, task))
                     running[child.result] = child
@@ -91,15 +91,15 @@ def run(
 
 
 class Beside:
-    """A child process that works beside this one, in steps. It begins with the first one.
+    """A child process that works beside this one, in steps. It begins with the first step.
 
     Args:
-        name: What it does, for messages.
-        task: A generator. Each value that it yields is the result of a step; it gets what is given for the next one.
-            The value that it returns is the result of the last step.
+        name: The work of the child, for messages.
+        task: A generator. Each yielded value is the result of a step; `yield` returns the value given for the next
+            step. The returned value is the result of the last step.
 
     Attributes:
-        exit_code: The exit code of the child, if it has ended before it sent a result.
+        exit_code: The exit code of the child, if it has ended without a result.
     """
 
     def __init__(self, name: str, task: Callable[[], Generator[Any, Any, Any]]) -> None:
@@ -109,17 +109,17 @@ class Beside:
         try:
             with given, blocked(*STOPPING):
                 self._child = _Child(name, partial(_steps, name, task, given))
-        except BaseException:  # a signal has waited until the child was there
+        except BaseException:  # a signal had to wait for the child
             self.end()
             raise
 
     def give(self, value: object) -> None:
-        """Lets it begin the next step, which gets a value."""
-        with suppress(BrokenPipeError):  # it has ended: `result` says why
+        """Starts the next step of the child, with a value."""
+        with suppress(BrokenPipeError):  # the child has ended: `result` says why
             self._give.send(value)
 
     def result(self) -> Any:
-        """The result of its step. If it fails, the child ends; errors are those of `run`."""
+        """The result of the child's step. If the step fails, the child ends; errors are those of `run`."""
         child = self._child
         assert child is not None, "it has not ended"
         try:
@@ -140,7 +140,7 @@ class Beside:
 
 
 class _Child:
-    """A child process, and where its result comes from. Start it while signals that stop a build are blocked."""
+    """A child process, and the source of its result. Start it while signals that stop a build are blocked."""
 
     def __init__(self, name: str, outcomes: Callable[[], Iterator[memoryview]]) -> None:
         self.name = name
@@ -150,14 +150,14 @@ class _Child:
         write_end.close()
 
     def finish(self) -> Any:
-        """The result of the task, which has ended."""
+        """The result of the task, after its end."""
         try:
             return self.received()
         finally:
             self.process.join()
 
     def received(self) -> Any:
-        """What the process has sent; or the error that it has sent, or that it has ended."""
+        """The result that the process has sent; raises the error that it has sent, or that it has ended."""
         try:
             if not self.result.poll():  # the child has ended, but its end of the pipe is still open
                 raise EOFError
@@ -180,15 +180,15 @@ def _end(children: Collection[_Child]) -> None:
         until = time.monotonic() + GRACE_SECONDS
         for process in processes:
             process.join(max(0.0, until - time.monotonic()))
-    finally:  # also if a second signal ends the wait: an exit handler of Python would wait for them, without a limit
+    finally:  # even if a second signal ends the wait: Python's exit handler would wait for the children without a limit
         for process in processes:
             process.kill()
             process.join()
 
 
 def _run(outcomes: Callable[[], Iterator[memoryview]], result: Connection, parent: int) -> None:
-    """Runs in the child, and sends outcomes of its work."""
-    # The parent also gets a terminal's Ctrl-C. Programs that the task starts do not inherit a handler.
+    """Runs in the child, and sends the outcomes of its work."""
+    # The parent also gets Ctrl-C from a terminal. Programs that the task starts do not inherit a handler.
     signal.signal(signal.SIGINT, lambda number, frame: None)
     sandbox.end_with(parent)
     own = os.getpid()
@@ -203,10 +203,10 @@ def _run(outcomes: Callable[[], Iterator[memoryview]], result: Connection, paren
             flush()
             safe.send_bytes(outcome)
         interrupts.over = True
-        for number in (signal.SIGTERM, signal.SIGHUP):  # nothing is left to clean up
+        for number in (signal.SIGTERM, signal.SIGHUP):  # from here on, nothing needs cleaning up
             if signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, signal.SIG_DFL)
-        os._exit(0)  # `multiprocessing` would wait for threads that a model has left
+        os._exit(0)  # `multiprocessing` would wait for threads of a model
     except _Ended:
         os._exit(128 + interrupts.received[0])
 
@@ -220,7 +220,7 @@ def _only(name: str, task: Callable[[], Any]) -> Iterator[memoryview]:
 
 
 def _steps(name: str, task: Callable[[], Generator[Any, Any, Any]], given: Connection) -> Iterator[memoryview]:
-    """The outcomes of steps, until one is the last one or fails."""
+    """The outcomes of steps, until the last step or a failure."""
 
     def done() -> Generator[Any, Any, Any]:
         with undone():
@@ -242,12 +242,12 @@ def _steps(name: str, task: Callable[[], Generator[Any, Any, Any]], given: Conne
         yield _outcome(name, step)
         if not goes_on:
             return
-        value = given.recv()  # without an end of file: this process has the other end too, and ends with its parent
+        value = given.recv()  # has no end of file, as the other end is also here; ends with the parent
 
 
 def _outcome(name: str, task: Callable[[], Any]) -> memoryview:
-    """The result of the task, its error, the files of the modules that it has imported, and the digests of files that
-    it has learned, as the parent reads it."""
+    """For the parent: the result of the task, its error, the files of the modules that it has imported, and the digests
+    of files that it has learned."""
     before, known = set(sys.modules), digests.known()
     try:
         value = task()

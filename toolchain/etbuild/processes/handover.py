@@ -1,7 +1,7 @@
-"""What the process that watches a build hands to the process that builds.
+"""The data that a watching process hands to its building process.
 
-Both run the same command. The second one can read no pipe that the first one has read, repeats no note, and hashes no
-file again that is as it was.
+Both run the same command. The building process cannot read a pipe that the watching one has read, must not repeat a
+note, and need not hash an unchanged file again.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from pathlib import Path
 from etbuild.files import digests
 
 _seen: dict[str, str] = {}
-"""What came through pipes to this process, by path: one character for each byte."""
+"""The data that this process has read from pipes, by path: one character for each byte."""
 _given: dict[str, str] = {}
-"""The same, to the watching process."""
+"""The data that the watching process has read from pipes."""
 _notes: list[str] = []
 """The notes that this process has printed."""
 _told: list[str] = []
@@ -53,7 +53,7 @@ def note(text: str) -> None:
 
 
 def give() -> int:
-    """The descriptor of a file with everything to hand over."""
+    """The descriptor of a file with all data to hand over."""
     known = [[*state, sha256] for state, sha256 in digests.known().items()]
     descriptor = os.memfd_create("etbuild-handover")
     with os.fdopen(descriptor, "w", closefd=False) as file:
@@ -62,7 +62,7 @@ def give() -> int:
 
 
 def take(descriptor: int) -> None:
-    """Takes what the watching process has handed over. Closes the descriptor."""
+    """Takes the data from the watching process. Closes the descriptor."""
     os.lseek(descriptor, 0, os.SEEK_SET)
     with os.fdopen(descriptor) as file:
         seen, notes, known = json.load(file)

@@ -7,21 +7,22 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_NEW_OBJECTS = 50_000  # by themselves they take some 5 MB
+_NEW_OBJECTS = 50_000  # they take about 5 MB
 
 
 @contextmanager
 def import_without_gc(package: str) -> Iterator[None]:
-    """Keeps a package's first import from the garbage collector: a million objects that are never freed.
+    """Keeps the garbage collector from a package's first import, whose million objects are never freed.
 
-    During the import the collector is off. It would look at all of these objects again and again: a second of four.
-    From then on it runs after 50,000 new objects, by default after 700: the graphs of methods are large, and stay.
+    The collector is off during the import. Otherwise it would look at all these objects again and again, for one of
+    four seconds. Afterwards it runs after 50,000 new objects, and not after 700 as by default: the graphs of methods
+    are large, and stay.
     """
     first = package not in sys.modules and gc.isenabled()
     if not first:
         yield
         return
-    gc.collect()  # otherwise garbage would stay too, such as the module of an export
+    gc.collect()  # otherwise garbage would also stay, such as the module of an export
     gc.disable()
     try:
         yield

@@ -1,4 +1,4 @@
-"""Isolates a forked process as a sandbox would: no undeclared files, no network, and an end when its parent ends."""
+"""Isolates a forked process like a sandbox: it has no undeclared files and no network, and ends with its parent."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
 _SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
 _OUTPUTS = "bazel-out"
 _ORPHANS_SECONDS = 0.5
-_CHILDREN = Path("/proc/thread-self/children")  # of the main thread, which adopts
+_CHILDREN = Path("/proc/thread-self/children")  # of the main thread, which adopts orphans
 
 
 def end_with(parent: int) -> None:
-    """Sends this process SIGTERM when its parent ends. (Not SIGKILL: it has files to remove and processes to end.)"""
+    """Sends this process SIGTERM when its parent ends. (SIGKILL would leave files and processes behind.)"""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:  # the parent has ended already
         os._exit(1)
@@ -37,15 +37,14 @@ def adopt_orphans() -> None:
 
 
 def end_orphans(others: Collection[int] = (), seconds: float = _ORPHANS_SECONDS) -> None:
-    """Ends the processes whose parent this process has become, and those below them.
+    """Ends the processes that this process has adopted, and their descendants.
 
     Args:
-        others: The children of this process that go on.
-        seconds: The time for processes that are about to end, such as the one that removes shared memory of
-            `multiprocessing`.
+        others: The children of this process that continue.
+        seconds: The time for processes that end by themselves, such as the one for shared memory of `multiprocessing`.
     """
     kill_at = time.monotonic() + seconds
-    # The second error: the kernel does not list children.
+    # FileNotFoundError: the kernel does not list children.
     with contextlib.suppress(ChildProcessError, FileNotFoundError):
         while orphans := {*map(int, _CHILDREN.read_text().split())}.difference(others):
             for orphan in orphans:
@@ -55,21 +54,20 @@ def end_orphans(others: Collection[int] = (), seconds: float = _ORPHANS_SECONDS)
 
 
 def leave_network() -> bool:
-    """Takes this process out of the network, as Bazel's sandbox does. Only a loopback device is left.
+    """Disconnects this process from the network, as Bazel's sandbox does. Only a loopback device remains.
 
     The process must have one thread. Root can leave the network directly. Other users do it in a user namespace in
-    which they keep their identity. If neither is allowed, as in some containers, the network stays; Bazel has no such
-    sandbox there either.
+    which they keep their identity. If neither is allowed, as in some containers, the network stays, as for Bazel there.
 
     Returns:
-        Whether it has left.
+        Whether the process has left the network.
     """
     user, group = os.geteuid(), os.getegid()
     if _libc.unshare(_CLONE_NEWNET) != 0:
         if _libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNET) != 0:
             return False
         maps = {"setgroups": "deny", "uid_map": f"{user} {user} 1", "gid_map": f"{group} {group} 1"}
-        with contextlib.suppress(OSError):  # without the maps it is `nobody` by number, and keeps its rights
+        with contextlib.suppress(OSError):  # without the maps, its number is that of `nobody`, but it keeps its rights
             for name, content in maps.items():
                 Path("/proc/self", name).write_text(content)
     with contextlib.suppress(OSError), socket.socket() as any_socket:
@@ -78,13 +76,13 @@ def leave_network() -> bool:
 
 
 MAIN = "main"
-"""The directory of a view to run in. It is below the view, because Bazel has paths such as `../REPOSITORY`."""
+"""The working directory in a view. It is below the view, because Bazel has paths such as `../REPOSITORY`."""
 
 
 def view(paths: Iterable[str]) -> Scratch:
     """A new directory of links. In its `MAIN`, relative paths find only these files of the current directory.
 
-    It links Bazel's whole output directory, because outputs are written there.
+    Bazel's whole output directory is linked, because outputs are written there.
 
     Args:
         paths: The files, relative to the current directory.

@@ -1,8 +1,8 @@
 """Runs a build in a second process, and watches it. Only the watching process reports how the build ended.
 
 The watching process runs no user code and does not import torch. It returns an exit code only if the building process
-has written that it reached its end with this code. So anything that a model does to its process is an error here, such
-as `os._exit(0)`, a crash, or closing its standard streams.
+has written that it reached its end with this code. So whatever a model does to its process is an error here: for
+example `os._exit(0)`, a crash, or closing its standard streams.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from etbuild.processes.ending import STOPPING, blocked
 if TYPE_CHECKING:
     from subprocess import Popen
 
-_LONGEST_SLEEP_SECONDS = 1.0  # writing to the slate sends no signal, so it is checked this often
-_WORK = {"bench": "the benchmark"}  # what a verb does, if it is not building
+_LONGEST_SLEEP_SECONDS = 1.0  # a write to the slate sends no signal, so the slate is checked this often
+_WORK = {"bench": "the benchmark"}  # the work of verbs that do not build
 
 
 def work_for_parent(descriptor: int, handed: int, run: Callable[[], int]) -> NoReturn:
@@ -31,12 +31,12 @@ def work_for_parent(descriptor: int, handed: int, run: Callable[[], int]) -> NoR
 
     Args:
         descriptor: The descriptor of the slate.
-        handed: The descriptor of what the other process hands over.
+        handed: The descriptor of the data that the other process hands over.
         run: Runs the command, and returns its exit code.
     """
     from etbuild.processes import handover, sandbox
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent also gets a terminal's Ctrl-C, and passes it on
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent also gets Ctrl-C from a terminal, and passes it on
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
     slate = Slate(descriptor)
     os.close(descriptor)
@@ -47,17 +47,17 @@ def work_for_parent(descriptor: int, handed: int, run: Callable[[], int]) -> NoR
 
 @dataclass
 class _Watched:
-    """A process that is being watched, and the status that it writes."""
+    """A watched process, and the status that it writes."""
 
     process: Popen[bytes]
     slate: Slate
-    kill_at: float | None = None  # by the monotonic clock; None while it may go on
+    kill_at: float | None = None  # by the monotonic clock; None while it may continue
     interrupted: bool = False  # a signal has asked the watching process to end
     late: bool = False  # it took longer than the limit
-    stage: str | None = None  # its stage when it was asked to end
+    stage: str | None = None  # the stage of the process when it was asked to end
 
     def end(self) -> None:
-        """Asks the process to end, and sets the time at which it is killed if it does not."""
+        """Asks the process to end, and sets the time when it is killed otherwise."""
         if self.kill_at is None:
             self.stage = self.slate.stage()
             self.kill_at = time.monotonic() + GRACE_SECONDS
@@ -68,7 +68,7 @@ def supervise(option: str, arguments: list[str], limit: float | None) -> NoRetur
     """Runs this process's command in a new process with fixed surroundings, and watches it.
 
     Args:
-        option: The option that gives descriptors to the new process: the slate's, and that of what is handed over.
+        option: The option that passes descriptors to the new process: of the slate, and of the data to hand over.
             `{},{}` in it stands for them.
         arguments: The arguments of the command.
         limit: The time limit in seconds; None for no limit.
@@ -93,7 +93,7 @@ def supervise(option: str, arguments: list[str], limit: float | None) -> NoRetur
     descriptors = [slate.descriptor, handover.give()]
     command = environment.command([option.format(*descriptors), *arguments])
     sandbox.adopt_orphans()
-    with blocked(*STOPPING, signal.SIGCHLD):  # they wait: here for `_watch`, in the new process until it handles them
+    with blocked(*STOPPING, signal.SIGCHLD):  # here they wait for `_watch`, and in the new process for its handlers
         process = subprocess.Popen(command, env=environment.environment(), pass_fds=descriptors)
         watched = _Watched(process, slate)
         try:
@@ -112,7 +112,7 @@ def supervise(option: str, arguments: list[str], limit: float | None) -> NoRetur
 
 
 def _watch(watched: _Watched, limit: float | None) -> None:
-    """Waits until the process has ended or has to be killed."""
+    """Waits until the process has ended or must be killed."""
     stopping = [number for number in STOPPING if signal.getsignal(number) != signal.SIG_IGN]  # `nohup` ignores SIGHUP
     late_at = None if limit is None else time.monotonic() + limit
     while watched.process.poll() is None:

@@ -1,1 +1,1 @@
-"""Publishes what a build has made, and keeps builds of the same place apart."""
+"""Publishes the results of a build, and makes builds in one place take turns."""

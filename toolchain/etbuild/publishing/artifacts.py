@@ -21,7 +21,7 @@ from etbuild.files.scratch import HIDDEN, Scratch, write_errors
 from etbuild.files.writing import Artifact, write
 from etbuild.foreign_errors import wrap_system_errors
 
-_INDEX_BYTES = 1 << 26  # the largest index that is read; a thousand times the size of a large one
+_INDEX_BYTES = 1 << 26  # the limit for reading an index; a thousand times the size of a large one
 
 
 @contextlib.contextmanager
@@ -31,8 +31,8 @@ def staging(directory: Path) -> Iterator[Path]:
     If the build is killed, the next build removes it.
 
     Raises:
-        BuildError: The directory cannot be made, the file system has no locks for `publish`, or the code inside meets a
-            full disk or the like.
+        BuildError: The directory cannot be made, the file system has no locks for `publish`, or the code within this
+            context meets a full disk or the like.
     """
     with scratch_in(directory) as staged:
         with contextlib.suppress(BlockingIOError), _publish_lock(directory, fcntl.LOCK_SH | fcntl.LOCK_NB):
@@ -42,7 +42,7 @@ def staging(directory: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def scratch_in(directory: Path) -> Iterator[Path]:
-    """A new directory inside a directory, which is made if it is missing. It is removed at the end."""
+    """A new directory inside another one, which is made if it is missing. The new one is removed at the end."""
     with write_errors(directory):
         directory.mkdir(parents=True, exist_ok=True)
         staged = Scratch(directory, HIDDEN)
@@ -52,7 +52,7 @@ def scratch_in(directory: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def turn(directory: Path) -> Iterator[None]:
-    """Lets one process at a time write to a directory, which is made if it is missing. The others wait.
+    """Lets only one process at a time write to a directory, which is made if it is missing. Others wait.
 
     Raises:
         BuildError: The directory cannot be made or locked.
@@ -65,7 +65,7 @@ def turn(directory: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def whole_directory(directory: Path) -> Iterator[Path]:
-    """A directory that appears complete at the end, or stays as it is. Its previous content is removed.
+    """A directory that appears complete at the end, or does not change. Its previous content is removed.
 
     Raises:
         BuildError: The directory cannot be made, or a file or a link has its name.
@@ -80,27 +80,27 @@ def whole_directory(directory: Path) -> Iterator[Path]:
 
 
 def _set_aside(directory: Path, aside: Path) -> None:
-    """Moves a directory, if it exists, to where it is removed. Under its name it is always complete or absent."""
+    """Moves an existing directory to the place where it is removed. Under its name, it is always complete or absent."""
     try:
         _check_is_directory(directory)
         directory.rename(aside)
     except FileNotFoundError:
         pass
     except OSError as error:
-        if error.errno != errno.EXDEV:  # overlayfs does not move directories of a lower layer
+        if error.errno != errno.EXDEV:  # overlayfs cannot move directories of a lower layer
             raise
         shutil.rmtree(directory)
 
 
 def _check_is_directory(path: Path) -> None:
-    """Raises OSError if there is a file, or a link, which may lead anywhere. FileNotFoundError if there is nothing."""
+    """Raises OSError for a file, or for a link, which may lead anywhere; FileNotFoundError if there is nothing."""
     mode = path.lstat().st_mode
     if not stat.S_ISDIR(mode):
         raise NotADirectoryError(errno.ENOTDIR, f"`{path.name}` is a {'link' if stat.S_ISLNK(mode) else 'file'}")
 
 
 def publish(artifacts: list[Artifact], directory: Path) -> list[Artifact]:
-    """Moves the artifacts of one build to their place. The index is the last of them.
+    """Moves the artifacts of one build to their place. The index is the last one.
 
     Raises:
         BuildError: A file cannot be moved there.
@@ -110,16 +110,16 @@ def publish(artifacts: list[Artifact], directory: Path) -> list[Artifact]:
 
 
 def publish_together(builds: list[list[Artifact]], directory: Path, removed: Sequence[str] = ()) -> None:
-    """Moves the artifacts of several builds to their place, each by one atomic rename. Two processes take turns.
+    """Moves the artifacts of several builds to their place, each by one atomic rename. Processes take turns.
 
-    All files appear, or the directory is again what it was. If this process is killed meanwhile, no index of these
-    builds is left: an index never describes files of another build. Files that an earlier index lists and these builds
-    do not make are removed, and so are ETRecords of removed methods, if the builds make ETRecords. A link in place of a
-    file is replaced.
+    All files appear, or the directory is restored. If this process is killed meanwhile, no index of these builds
+    remains: an index never describes files of another build. Files that an earlier index lists and these builds do not
+    make are removed, and so are ETRecords of removed methods, if the builds make ETRecords. A link in place of a file
+    is replaced.
 
     Args:
-        builds: The artifacts of each build. The index is the last of each.
-        directory: Where they go.
+        builds: The artifacts of each build, with the index as the last one.
+        directory: The target directory.
         removed: Files of the directory that are removed.
 
     Raises:
@@ -138,14 +138,14 @@ def publish_together(builds: list[list[Artifact]], directory: Path, removed: Seq
             _remove(directory, [*(index.file for index in indexes), *gone])
             for artifact in [*others, *indexes]:
                 _move(artifact, directory)
-        except BaseException:  # an interrupt too
+        except BaseException:  # also for an interrupt
             _put_back(earlier, changed, directory)
             raise
         _remove_empty(directory, gone)
 
 
 def _keep(directory: Path, name: str, earlier: Path) -> None:
-    """Keeps a file, if it is there, under the same name in another directory. Raises BuildError if that fails."""
+    """Keeps an existing file under the same name in another directory. Raises BuildError if that fails."""
     with write_errors(directory / name):
         source, target = _path_in(directory, name), earlier / name
         if os.path.lexists(source):
@@ -157,7 +157,7 @@ def _keep(directory: Path, name: str, earlier: Path) -> None:
 
 
 def _put_back(earlier: Path, names: Sequence[str], directory: Path) -> None:
-    """Restores the files that were kept, and removes those that were not there."""
+    """Restores the kept files, and removes files that did not exist before."""
     for name in names:
         with contextlib.suppress(OSError):
             if os.path.lexists(earlier / name):
@@ -169,18 +169,18 @@ def _put_back(earlier: Path, names: Sequence[str], directory: Path) -> None:
 
 
 def _remove_empty(directory: Path, names: Iterable[str]) -> None:
-    """Removes the directories that have held these files and are empty now."""
+    """Removes the directories of these files that are empty now."""
     for parent in {name.partition("/")[0] for name in names if "/" in name}:
         with contextlib.suppress(OSError):  # another shard is in it
             (directory / parent).rmdir()
 
 
 def _other_etrecords(directory: Path, names: set[str]) -> list[str]:
-    """The ETRecords in the directories of these builds' ETRecords that they do not make."""
+    """The ETRecords that these builds do not make, in the directories of their ETRecords."""
     parents = {name.partition("/")[0] for name in names if name.endswith(".etrecord") and "/" in name}
     paths = [path for parent in parents for path in (directory / parent).glob("*.etrecord")]
     records = {f"{path.parent.name}/{path.name}" for path in paths if re.fullmatch(r"\w+", path.stem, re.ASCII)}
-    return sorted(records - names)  # methods have such names, and files of users may have others
+    return sorted(records - names)  # names of methods; files of users may have other names
 
 
 def _path_in(directory: Path, name: str) -> Path:
@@ -193,7 +193,7 @@ def _path_in(directory: Path, name: str) -> Path:
 
 
 def _remove(directory: Path, names: Iterable[str]) -> None:
-    """Removes files. Those that are not there are no error."""
+    """Removes files. Missing files are no error."""
     for name in names:
         with write_errors(directory / name):
             _path_in(directory, name).unlink(missing_ok=True)
@@ -214,10 +214,10 @@ def _publish_lock(directory: Path, kind: int) -> Iterator[None]:
 
 
 def _listed(directory: Path, index: str) -> set[str]:
-    """The files that the index of a program lists and whose names are names of artifacts.
+    """The files that the index of a program lists, if their names are names of artifacts.
 
-    The check of the names protects manifests and sources in the same directory. What is no file, or is in a linked
-    directory, was made by no build. If the index is missing or is not one of ours, the result is empty.
+    The check of the names protects manifests and sources in the same directory. Leaves out entries that no build can
+    have made: no files, or in a linked directory. If the index is missing or is not one of ours, the result is empty.
     """
     program = index.rsplit(".", 2)[0]
     try:
@@ -226,13 +226,13 @@ def _listed(directory: Path, index: str) -> set[str]:
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return set()
     listed = {name for name in names if isinstance(name, str) and is_artifact_name(name, program)}
-    # Functions of os.path take names that are too long.
+    # Functions of os.path accept names that are too long.
     linked = {name for name in listed if "/" in name and os.path.islink(directory / name.partition("/")[0])}  # noqa: PTH114
     return {name for name in listed - linked if os.path.isfile(directory / name)}  # noqa: PTH113
 
 
 def is_artifact_name(name: str, program: str) -> bool:
-    """Whether a name is one that the artifacts of a program may have, beside the index. It contains no `..`."""
+    """Whether artifacts of a program, except the index, may have this name. Such a name contains no `..`."""
     artifact = r"\.(pte|[\w-]+\.ptd|[\w-]+/[\w-]+\.ptd|tokenizer/\w[\w.-]*|(report|lowering)\.json)"
     return re.fullmatch(re.escape(program) + artifact, name, re.ASCII) is not None
 
@@ -245,7 +245,7 @@ def _move(artifact: Artifact, directory: Path) -> None:
 
 
 def replace(path: Path, content: bytes) -> None:
-    """Writes a small file under another name, then renames it, so that it is never incomplete.
+    """Writes a small file under another name and renames it, so that it is never incomplete.
 
     Raises:
         BuildError: The file cannot be written.
@@ -254,7 +254,7 @@ def replace(path: Path, content: bytes) -> None:
 
 
 def replace_by(path: Path, write_to: Callable[[BinaryIO], object]) -> None:
-    """Does the same for a file of any size, which `write_to` writes to an open file.
+    """Does the same for a file of any size. `write_to` writes it to an open file.
 
     Raises:
         BuildError: The file cannot be written.

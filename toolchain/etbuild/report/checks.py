@@ -71,8 +71,8 @@ def measure(plan: Plan, lowering: LoweringFacts, lines: SourceLines = NO_LINES) 
 
 
 def notes(plan: Plan, lowering: LoweringFacts, lines: SourceLines = NO_LINES) -> list[Problem]:
-    """The suspicious findings that are not errors because the manifest does not ask for them. Their messages are whole,
-    and their hints name lines of the sources."""
+    """The suspicious findings that are no errors, because the manifest does not forbid them. Messages are full
+    sentences, and hints name lines of the sources."""
     findings = [each for check in sorted(_FINDERS.keys() - _asked(plan)) for each in _FINDERS[check](lowering, lines)]
     told = [(each, *(each.hint or "").partition("\n")) for each in findings]
     return [Problem(f"{each.message}; {what}", hint=more or None) for each, what, _, more in told]
@@ -83,8 +83,8 @@ def _order(entry: CheckResult) -> tuple[str, str]:
 
 
 def _asked(plan: Plan) -> set[str]:
-    """The names of the findings that are errors in this plan. A runner has the kernels of ExecuTorch's package: a plan
-    with a runner asks for no others, unless it has operators of its own."""
+    """The names of the findings that are errors in this plan. A runner has the kernels of ExecuTorch's package. So a
+    plan with a runner needs no others, unless it has its own operators."""
     of_runner = plan.runner is not None and not (plan.custom_ops.libraries or plan.custom_ops.modules)
     return {check for check in _FINDERS if plan.checks.get(check, check == "runtime" and of_runner)}
 
@@ -131,7 +131,7 @@ def _random(lowering: LoweringFacts, lines: SourceLines) -> Iterator[Problem]:
 
 
 def _runtime_limits(lowering: LoweringFacts, lines: SourceLines) -> Iterator[Problem]:
-    """A hint has a second line if lines of the sources are known."""
+    """The limits of the runtime. A hint has a second line if lines of the sources are known."""
     for limit in lowering["runtime_limits"]:
         at = lines.of_operator(limit["method"], limit["operator"])
         where = source_lines.shown(at)

@@ -1,4 +1,4 @@
-"""The index of a build: what it made, and from which inputs. It contains no path and no time."""
+"""The index of a build: its outputs and its inputs. It contains no path and no time."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def index(plan: Plan, inputs: KeyInputs, lowering: LoweringFacts, reported: list
 
 
 def _named_data(plan: Plan, artifacts: list[ArtifactFacts]) -> dict[str, str | list[str]]:
-    """The digest of each tag's file. For a tag with shards, the list of their digests."""
+    """The digest of each tag's file; for a tag with shards, the list of their digests."""
     digests: dict[str, list[str]] = {}
     for artifact in artifacts:
         if "tag" in artifact:

@@ -1,4 +1,4 @@
-"""Names of layers and weights as patterns: those of several layers of one kind are one pattern."""
+"""Names of layers and weights as patterns: the names in several layers of one kind are one pattern."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import re
 
 
 def pattern(name: str) -> str:
-    """A name with a `*` for each number of a layer, such as `layers.*.norm` for `layers.0.norm`."""
+    """A name with `*` in place of each layer's number, such as `layers.*.norm` for `layers.0.norm`."""
     return ".".join("*" if re.fullmatch(r"\d+", part) else part for part in name.split("."))

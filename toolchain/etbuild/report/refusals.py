@@ -1,4 +1,4 @@
-"""The operators of a method that no backend took, and what its partitioners said about them."""
+"""The operators of a method that no backend took, and the reasons of its partitioners."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NAMED = 5  # in a message
 
 
 def find(graph: MethodGraph | None) -> list[Refusal]:
-    """The calls that stay outside of all delegates and have a reason, by operator and reason: the most frequent first.
+    """The calls outside of all delegates that have a reason, by operator and reason, the most frequent first.
 
     Args:
         graph: The lowered method; None if it has no graph.
@@ -49,5 +49,5 @@ def _groups(graph: MethodGraph | None) -> list[tuple[tuple[str, str], list[Graph
 
 
 def _layers(nodes: list[GraphNode]) -> list[str]:
-    """The first layers of some nodes, as patterns. That of the model itself has no name."""
+    """The first layers of some nodes, as patterns. The layer of the model itself has no name."""
     return list(dict.fromkeys(pattern(node["layer"]) for node in nodes if node.get("layer")))[:_LAYERS]

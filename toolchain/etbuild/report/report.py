@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from typing import cast
 
 from etbuild.plan.plan import Plan
-from etbuild.report import quantization, refusals
+from etbuild.report import refusals
+from etbuild.report.parts import Added
 from etbuild.results import (
     CheckResult,
     LoweringFacts,
@@ -18,14 +20,17 @@ from etbuild.results import (
 )
 
 
-def report(plan: Plan, lowering: LoweringFacts, checks: list[CheckResult], notes: list[str]) -> Report:
+def report(
+    plan: Plan, lowering: LoweringFacts, checks: list[CheckResult], notes: list[str], parts: Sequence[Added] = ()
+) -> Report:
     """The content of `NAME.report.json`.
 
     Args:
-        plan: The plan. Its `report` decides what is listed.
+        plan: The plan. Its `report` decides what the report lists.
         lowering: The facts of the lowering.
         checks: The result of `checks.measure`.
         notes: The result of `checks.notes`. If it is empty, the report has no key for notes.
+        parts: What plug-ins add.
     """
     program = lowering["program"]
     sizes: ReportedSizes = {**program["bytes"], "external": lowering["named_data"]}
@@ -40,13 +45,12 @@ def report(plan: Plan, lowering: LoweringFacts, checks: list[CheckResult], notes
     }
     if plan.report.blobs:
         content["blob_weights"] = lowering["blob_weights"]
-    quantized = quantization.find(plan, lowering)
-    if quantized is not None:
-        content["quantization"] = quantized
     if notes:
         content["notes"] = notes
     if lowering["with_weights"]:
         content["with_weights"] = lowering["with_weights"]
+    for part in parts:
+        content |= cast("Report", part.content)
     return content
 
 

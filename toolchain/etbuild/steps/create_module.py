@@ -25,15 +25,15 @@ def create_module(
     floats: bool = False,
     in_place: bool = False,
 ) -> torch.nn.Module:
-    """Makes the module that methods are exported from, as its user would: the factory, the checkpoint, `eval()`.
+    """Makes the module for the export of methods, like its user: with the factory, the checkpoint, and `eval()`.
 
     Args:
         export_plan: What to export.
         context: What every step needs.
-        weights: Checkpoints to load, in addition to those that every export reads.
+        weights: Checkpoints to load, besides those that every export reads.
         floats: Whether the module will also be used without the quantization of its methods.
-        in_place: Whether weights are written into the memory of the factory's tensors, so that what shares this memory
-            has them too. It takes more memory than to replace the tensors.
+        in_place: Whether weights are written into the memory of the factory's tensors, so that everything that shares
+            this memory has them too. This takes more memory than replacing the tensors.
 
     Raises:
         InputError: A declared input is missing or does not fit.
@@ -83,8 +83,7 @@ def _load(
 
 
 def _kept_weights(root: torch.nn.Module, export_plan: ExportPlan, packed: bool, floats: bool) -> KeptWeights | None:
-    """What keeps the weights of a packed checkpoint; None if no method asks for that. Raises InputError if they cannot
-    be there."""
+    """The object that keeps packed weights; None if no method keeps any. Raises InputError if they cannot exist."""
     if not export_plan.keeps_integers:
         return None
     from etbuild.export import quantizers
@@ -96,7 +95,7 @@ def _kept_weights(root: torch.nn.Module, export_plan: ExportPlan, packed: bool, 
 
 
 def packing_of_module(root: torch.nn.Module, export_plan: ExportPlan) -> Packing | None:
-    """How the checkpoint of the module is packed; None if it is not. Only the configuration of transformers says so."""
+    """How the checkpoint of the module is packed; None if it is not. Only transformers' configuration tells."""
     if export_plan.model.huggingface is None:
         return None
     from etbuild.model.packing import packed_checkpoints

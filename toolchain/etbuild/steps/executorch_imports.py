@@ -1,4 +1,4 @@
-"""Imports what lowering needs of ExecuTorch, before a process forks for it or while another one exports."""
+"""Imports the parts of ExecuTorch for lowering, before a process forks for it, or while another one exports."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from etbuild.surroundings.library_output import library_messages_off, stdout_for
 
 
 def imports_of_executorch(options: LoweringOptions) -> list[Callable[[], None]]:
-    """What lowering needs of ExecuTorch, as functions that import one part after the other."""
+    """Functions that import the parts of ExecuTorch for lowering, one after the other."""
 
-    def decompositions() -> None:  # ExecuTorch imports it in the process of each method
+    def decompositions() -> None:  # otherwise ExecuTorch imports it in the process of each method
         import torch._functorch.aot_autograd  # noqa: F401
 
     def exir() -> None:

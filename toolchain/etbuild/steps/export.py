@@ -44,7 +44,7 @@ def export(
 ) -> None:
     """Exports every method, and saves the export with `export.archive`.
 
-    All of this happens in a child process, because code of the model runs: it ends before lowering begins.
+    This happens in a child process, because code of the model runs. The child ends before lowering begins.
 
     Args:
         export_plan: What to export.
@@ -52,8 +52,8 @@ def export(
         used: The sources that the plan uses.
         directory: The directory for the export. It exists and is empty.
         stage: Is called for each stage, to show progress.
-        watch: Refuses what the sources read and do not declare.
-        meanwhile: What this process does until the export ends. It also checks the installed packages.
+        watch: Refuses undeclared reads of the sources.
+        meanwhile: The work of this process until the export ends. The process also checks the installed packages.
 
     Raises:
         InputError: A declared input is missing or does not fit.
@@ -67,10 +67,10 @@ def export(
             functools.partial(_export, export_plan, inputs, used, directory, stage, watch), [check, *meanwhile]
         )
     except Exception:
-        check()  # a package that was edited may be why the export failed
+        check()  # an edited package may be the cause of the failure
         raise
     else:
-        check()  # the export may have ended before this process looked
+        check()  # the export may have ended before the first check
 
 
 def _export(
@@ -82,7 +82,7 @@ def _export(
         from etbuild.model import packing
         from etbuild.surroundings.random_seeds import seed
 
-        seed(export_plan.model.seed)  # modules may draw numbers when they are imported
+        seed(export_plan.model.seed)  # modules may draw random numbers during their import
         with importable(used, inputs.data.values(), watch), graphs_numbered(), notes.collected() as said:
             context = StepContext(inputs, stage, directory)
             if export_plan.custom_ops.libraries or export_plan.custom_ops.modules:
@@ -114,7 +114,7 @@ def _export(
 
 
 def _contract(export_plan: ExportPlan, root: torch.nn.Module, inputs: Given) -> dict[str, object]:
-    """The constant methods that the runner of the program asks for, and those of the model's task."""
+    """The constant methods for the program's runner, and those of the model's task."""
     from etbuild.model.module_sources import maker_of
 
     maker = maker_of(export_plan.model)
@@ -169,7 +169,7 @@ def export_methods(
         export_plan: What to export.
         modules: The module, for each method.
         context: What every step needs.
-        prepared: Methods that are prepared. They are exported as they are.
+        prepared: Prepared methods. They are exported without changes.
     """
     from etbuild.export.export_methods import export_method, load_method, prepare, transform
     from etbuild.export.written_buffers import check_overlaps
@@ -196,7 +196,7 @@ def export_methods(
 
 
 def _exporting(export_plan: ExportPlan, context: StepContext) -> Exporting:
-    """The context for exporting one method. Each method gets its own recipe object."""
+    """The settings for exporting one method. Each method gets its own recipe object."""
     from etbuild.export.export_methods import Exporting
 
     if export_plan.recipe is None:
@@ -214,7 +214,7 @@ def export_with_weights(
     Args:
         export_plan: What to export.
         context: What every step needs.
-        weights: Checkpoints to load, in addition to those that every export reads.
+        weights: Checkpoints to load, besides those that every export reads.
         adapters: The declared file with the weights of each adapter, by the adapter's name. They are checked.
 
     Returns:
@@ -242,7 +242,7 @@ def tensors_of(
 
 
 class Modules:
-    """The module as each method needs it: with its quantized weights, and with its adapter."""
+    """The module for each method: with the method's quantized weights and adapter."""
 
     def __init__(
         self,
@@ -268,12 +268,12 @@ class Modules:
         return overlaps(self._module)
 
     def recipe_of(self, tensor: torch.Tensor) -> Recipe | None:
-        """How the content of a tensor of the methods is computed from a weight; None if the tensor has its content."""
+        """How the content of a method's tensor is computed from a weight; None if it has its content."""
         return None if self._quantized is None else self._quantized.recipe_of(tensor)
 
     @contextmanager
     def module_for(self, name: str) -> Iterator[tuple[torch.nn.Module, Callable[[ExportedProgram], None]]]:
-        """Yields the module to export a method from, and a check of the exported program. It is valid inside."""
+        """Yields the module to export a method from, and a check of the exported program, for this context."""
         quantized = None if self._quantized is None else self._quantized.module_for(name)
         applied: AbstractContextManager[Callable[[ExportedProgram], None]] = nullcontext(lambda _: None)
         plan = self._export_plan

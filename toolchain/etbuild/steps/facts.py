@@ -27,7 +27,7 @@ def read_lowering(path: Path) -> LoweringFacts:
 
 
 def write_json(directory: Path, name: str, kind: str, content: Mapping[str, Any]) -> Artifact:
-    """Writes a file of facts. Asserts first that it fits its schema, if it has one: otherwise the driver has a bug."""
+    """Writes a file of facts. Asserts that it fits its schema, if it has one: otherwise the driver has a bug."""
     wrong: list[Problem] = json_schema.problems(kind, content) if kind in ("index", "report") else []
     assert not wrong, "\n".join(map(str, wrong))
     return write(directory, f"{name}.{kind}.json", kind, canonical_json(content))

@@ -67,8 +67,8 @@ def lower(
     Args:
         job: The methods.
         directory: An existing directory for `NAME.pte`, the named data and `NAME.lowering.json`.
-        store: Has some of the methods, and keeps the others. Its directory also takes what is only needed meanwhile.
-        on_emitted: Gets what ExecuTorch has emitted, which has an ETRecord. All methods are then lowered together.
+        store: Has some of the methods, and keeps the others. Its directory also takes temporary files.
+        on_emitted: Gets ExecuTorch's output, which has an ETRecord. All methods are then lowered together.
 
     Returns:
         The artifacts, in that order.
@@ -93,7 +93,7 @@ def _lower_one_by_one(job: LoweringJob[MethodPlan], store: MethodStore) -> dict[
     """Lowers the methods that a store does not have, without the content of weights.
 
     Returns:
-        The directories of all methods except those that need this content.
+        The directories of all methods except those that need the content of weights.
     """
     names = [name for name in job.plan.methods if not needs_weights(job.plan.of_method(name))]
     directories, missing = store.directories(names, weights=False)
@@ -111,20 +111,20 @@ def _lower_methods(
 ) -> None:
     """Lowers methods into empty directories. Several run at the same time, and all use the same imports.
 
-    Each runs in a child process, so that what its code changes in PyTorch reaches nothing else. A single method without
-    code of others is lowered in this process, which saves the time for copying pages of memory.
+    Each runs in a child process, so that changes of its code in PyTorch affect nothing else. A single method without
+    other people's code is lowered in this process, which saves the time for copying pages of memory.
 
     Args:
         job: The methods. It may have others.
         directories: The directories.
         opened: What `_opened` returns.
-        with_weights: Why to lower with the content of weights, for users; empty to lower without it.
+        with_weights: The reason for lowering with the content of weights, for users; empty to lower without it.
     """
     at_once = min(job.options.jobs, len(directories))
     shown = f"lower {', '.join(directories)}{with_weights and f' with the weights, because {with_weights}'}"
     shown += f" ({at_once} at a time)" if at_once > 1 else ""
     saved, context = opened
-    export = _export(job, opened, weights=bool(with_weights))  # once: the children share the memory
+    export = _export(job, opened, weights=bool(with_weights))  # read once, because the children share the memory
     options = replace(job.options, jobs=job.options.jobs // at_once)
     silently = replace(export, context=replace(context, stage=silent))
 
@@ -143,15 +143,15 @@ def _lower_methods(
 
 
 def lower_templates(job: LoweringJob[MethodPlan], directory: Path, *, weights: bool) -> list[Path]:
-    """Lowers each method by itself without the content of weights, as far as that is possible.
+    """Lowers each method by itself without the content of weights, if possible.
 
     Args:
         job: The methods.
         directory: An existing empty directory, for `LoweredBefore`.
-        weights: Whether to lower the others too, with the content of weights. If not, no file of weights is needed.
+        weights: Whether to lower the others too, with the content of weights. If not, no weights file is needed.
 
     Returns:
-        The files of weights, if their content cannot change the result; else nothing.
+        The files of weights if their content cannot change the result; otherwise none.
 
     Raises:
         InputError: A declared input is missing or does not fit.
@@ -165,7 +165,7 @@ def lower_templates(job: LoweringJob[MethodPlan], directory: Path, *, weights: b
             with _opened(job) as opened:
                 unfit = _unfit(job.plan, _read(directories))
                 _lowered_with_weights(job, unfit, opened, store)
-    with suppress(InputError):  # without `weights`, they are seldom declared
+    with suppress(InputError):  # without `weights`, the files are seldom declared
         files = map(job.inputs.find, with_shards(weights_names(job.plan.weights), job.inputs))
         return [] if unfit else [path for path in files if path is not None]
     return []
@@ -211,7 +211,7 @@ def _why_weights(part: MethodPlan, options: LoweringOptions, export: _Export, di
     """Lowers and emits the method of a plan without the content of weights, and saves it in an empty directory.
 
     Returns:
-        What read the content of weights, for users. Then nothing is saved, and the method must be lowered with it.
+        For users: what read the content of weights. Then nothing is saved, and the method needs that content.
     """
     from etbuild.emit import method_archive
     from etbuild.lower import unbound
@@ -227,14 +227,14 @@ def _why_weights(part: MethodPlan, options: LoweringOptions, export: _Export, di
         except (MemoryError, OSError):
             raise
         except (Exception, unbound.ReadsWeights) as error:  # noqa: BLE001 - operators raise anything
-            # The error may be one of these tensors. If it is not, the lowering with their content raises it again.
+            # The error may come from tensors without content. If not, lowering with their content raises it again.
             shutil.rmtree(directory / method_archive.BLOBS, ignore_errors=True)
             return watch.reads or [f"lowering without their content fails with {type(error).__name__}"]
     return watch.reads
 
 
 def _emitted(part: MethodPlan, export: _Export) -> tuple[Emitted, dict[str, str]]:
-    """A method that is lowered and emitted, and the weights that it uses, as `finite_weights.kinds` returns them."""
+    """A lowered and emitted method, and its weights, as `finite_weights.kinds` returns them."""
     from etbuild.emit.emit_methods import Lowered, emit_methods
     from etbuild.lower import finite_weights
     from etbuild.lower.lower_methods import lower_programs
@@ -255,12 +255,12 @@ def merge(
 ) -> list[Artifact]:
     """Binds lowered methods to the content of weights, and merges them into one program.
 
-    If they turn out to depend on each other, all methods are lowered together.
+    If the methods depend on each other after all, lowers all methods together.
 
     Args:
         job: The methods.
-        directories: The directory of each method that was lowered without the content of weights. The others are
-            lowered here, with it.
+        directories: The directory of each method that was lowered without the content of weights. The other methods are
+            lowered here, with the content.
         directory: An existing directory for `NAME.pte`, the named data and `NAME.lowering.json`.
         store: Has some of the methods that must be lowered with the content of weights, and keeps the others.
 
@@ -302,7 +302,7 @@ def _unfit(plan: MethodPlan, templates: Mapping[str, SavedMethod]) -> dict[str, 
 def _bound(
     job: LoweringJob[LowerPlan], opened: Opened, templates: Mapping[str, SavedMethod], store: MethodStore
 ) -> tuple[dict[str, Emitted], dict[str, str]]:
-    """Methods with the content of weights, in the order of their names; and why methods were lowered with it."""
+    """Methods with the content of weights, in the order of their names; and why some were lowered with it."""
     from etbuild.emit import method_archive
     from etbuild.emit.binding import Binding, CannotBind
     from etbuild.lower import finite_weights
@@ -315,11 +315,11 @@ def _bound(
         content = open_content(job, opened[0], needed)
     functions = backends.weight_functions(job.plan.backends)
     calls = {name: getattr(each.owner, each.attribute) for name, each in functions.items()}
-    (made := store.directory / ".made").mkdir()  # no name of a method
+    (made := store.directory / ".made").mkdir()  # not the name of a method
     binding = Binding(Ingredients(content, calls), job.options.jobs, made)
     parts = {}
     kinds = {name: kind for _, method in sorted(methods.items(), reverse=True) for name, kind in method.kinds.items()}
-    non_finite = finite_weights.counted(content, kinds)  # once for all methods: it reads the weights
+    non_finite = finite_weights.counted(content, kinds)  # once for all methods, because it reads the weights
     for name, method in sorted(methods.items()):
         try:
             with job.stage(f"bind {name}") if method.weights else nullcontext():
@@ -339,7 +339,7 @@ def _with_non_finite(emitted: Emitted, weights: Collection[str], non_finite: Map
 def _lowered_with_weights(
     job: LoweringJob[MethodPlan], reasons: Mapping[str, str], opened: Opened, store: MethodStore
 ) -> dict[str, SavedMethod]:
-    """Lowers methods with the content of weights, as far as a store does not have them.
+    """Lowers methods with the content of weights, except those that a store has.
 
     Args:
         job: The methods. It may have others.
@@ -375,8 +375,8 @@ def _opened(job: LoweringJob[MethodPlan]) -> Iterator[tuple[SavedExport, StepCon
 def _acceleration(
     options: LoweringOptions, directory: Path | None, notes: switches.Notes | None = None
 ) -> AbstractContextManager[None]:
-    """Turns the switches on, if they are wanted. Keeps what backends make from weights below `directory`, if there is
-    one."""
+    """Turns the switches on if the options ask for it. Keeps backends' results from weights below `directory`, if
+    given."""
     from etbuild.emit.method_archive import BLOBS
 
     if not options.accelerate:
@@ -392,8 +392,8 @@ def _lower_in_child(
     store: MethodStore,
     reason: str | None,
 ) -> list[Artifact]:
-    """Lowers all methods together, in a child process if code of others runs: nothing that it leaves reaches the
-    report. `reason` is why they must be, if they must."""
+    """Lowers all methods together: in a child process if other people's code runs, so that nothing it changes reaches
+    the report. `reason` is why the methods must be lowered together, if they must."""
     together = functools.partial(_lower_together, job, saved, context, directory, store, reason=reason)
     if saved.export_plan is None and not runs_code_of_others(job.plan, saved):
         return together()
@@ -426,14 +426,14 @@ def _lower_together(
         with notes.collected() as said:
             shard_of, programs = exported_with_weights(job.plan, saved.export_plan, context)
     weights, check = non_finite(programs), check_of_adapters(job.plan, programs, shard_of)
-    # No name of a method begins with a point.
+    # Names of methods do not begin with a point.
     with TemporaryDirectory(prefix=".", dir=store.directory) as scratch, _acceleration(job.options, Path(scratch)):
         with job.stage(f"lower {', '.join(programs)}"):
             edge = lower_programs(job.plan, programs, shard_of, etrecord=on_emitted is not None)
         with job.stage("emit"):
             emitted = emit_methods(job.plan, Lowered(edge, shard_of, weights, None, on_emitted))
             check(emitted)
-        # The same as if methods were lowered one by one, as far as it is known before.
+        # The same as for methods that are lowered one by one, as far as it is known before.
         known = {name: reason or needs_weights(job.plan.of_method(name)) for name in job.plan.methods}
         reasons = {name: why for name, why in known.items() if why is not None}
         of_export = [*dict.fromkeys([*job.export.notes, *said])]

@@ -1,4 +1,4 @@
-"""How much of the machine a build uses to be fast. The result is the same."""
+"""How much of the machine a build uses. The result is always the same."""
 
 from __future__ import annotations
 

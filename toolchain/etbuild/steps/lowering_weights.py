@@ -1,4 +1,4 @@
-"""The weights of methods, as lowering takes them: with their content or without, and in which shard each is."""
+"""The weights of methods for lowering: with or without their content, and with their shards."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 
 def without_content(lower_plan: MethodPlan, saved: SavedExport, shard_of: Mapping[str, str]) -> dict[str, torch.Tensor]:
-    """The parameters and buffers by name, in memory. Only what the export says has content: which tensors are all
-    zeros, and the stand-ins for adapters.
+    """The parameters and buffers by name, in memory. Only tensors that the export knows have content: those of zeros,
+    and the stand-ins for adapters.
 
     Args:
         lower_plan: The lower plan.
@@ -57,7 +57,7 @@ def exported_with_weights(
 def check_of_adapters(
     lower_plan: MethodPlan, programs: Mapping[str, ExportedProgram], shard_of: Mapping[str, str]
 ) -> Callable[[Emitted], None]:
-    """What checks the emitted methods, as `Adapters.check_emitted` does. It does nothing if no method has an adapter.
+    """The check of the emitted methods from `Adapters.check_emitted`. It does nothing if no method has an adapter.
 
     Args:
         lower_plan: The lower plan.

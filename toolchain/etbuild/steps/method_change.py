@@ -1,4 +1,4 @@
-"""What plug-ins make of methods besides what their module computes: LoRA adapters."""
+"""Changes of methods by plug-ins: LoRA adapters."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ Programs = Mapping[str, "ExportedProgram"]
 
 
 class Adapters(Protocol):
-    """Adapters of a module, which some methods compute with.
+    """Adapters of a module for some of its methods.
 
-    Methods are exported, lowered and emitted with stand-ins for the weights of adapters: `filled` replaces them. In all
-    arguments `files`, each adapter has the declared file with its weights.
+    Methods are exported, lowered and emitted with stand-ins for the weights of adapters: `filled` replaces them. Each
+    argument `files` has the declared file with the weights of each adapter.
     """
 
     def attach(self, module: torch.nn.Module, export_plan: ExportPlan, inputs: Given) -> None:
@@ -37,24 +37,24 @@ class Adapters(Protocol):
     def applied(
         self, module: torch.nn.Module, method: str, name: str | None
     ) -> AbstractContextManager[Callable[[ExportedProgram], None]]:
-        """Within this context, a module computes with an adapter, or with none. Yields what checks the exported method,
-        and removes from it what it does not read. The check raises a BuildError."""
+        """Within this context, a module computes with an adapter, or with none. Yields a function that checks the
+        exported method, and removes unread parts from it. The check raises a BuildError."""
 
     def check_weights(self, files: Mapping[str, str], facts: Iterable[TensorFacts], inputs: Given) -> None:
-        """Checks that files hold what a module needs. Raises InputError."""
+        """Checks that files hold the weights that a module needs. Raises InputError."""
 
     def read_weights(self, files: Mapping[str, str], names: Collection[str], inputs: Given) -> dict[str, torch.Tensor]:
-        """The weights among the names of a module's tensors. Raises InputError."""
+        """The weights of adapters among the names of a module's tensors. Raises InputError."""
 
     def check_emitted(self, programs: Programs, names: Collection[str]) -> Callable[[Emitted], None]:
-        """What checks that emitted methods still have the stand-ins of these weights as they are, from the exported
-        methods. The check raises a BuildError."""
+        """From the exported methods, a check that emitted methods still have unchanged stand-ins of these weights. The
+        check raises a BuildError."""
 
     def filled(self, parts: Sequence[Emitted], weights: Mapping[str, torch.Tensor]) -> Sequence[Emitted]:
-        """Emitted methods with weights, by name, in place of their stand-ins. Raises BuildError."""
+        """Emitted methods with these weights (by name) in place of their stand-ins. Raises BuildError."""
 
 
 def adapters() -> Adapters:
-    """What reads and applies the adapters of a plan."""
+    """The object that reads and applies the adapters of a plan."""
     found: Adapters = plugins.load("method_change", "adapters")
     return found

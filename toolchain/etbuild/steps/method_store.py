@@ -1,4 +1,4 @@
-"""Where the methods are that lowering lowers one by one."""
+"""The places of the methods that are lowered one by one."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from etbuild.files.digests import digest
 from etbuild.plan.step_plans import MethodPlan
 
 WEIGHTS = ".weights"
-"""How the directory ends of a method that is lowered with the content of weights, after the method's name."""
+"""The ending, after the method's name, of the directory of a method that is lowered with the content of weights."""
 _NAMES = "methods.txt"  # no name of a method
 
 
 def with_weights(directory: Path, name: str) -> Path:
     """The directory of a method that is lowered with the content of weights, in the directory of a store. A method that
-    is lowered without is in the directory with its own name."""
+    is lowered without it is in the directory with its own name."""
     return directory / f"{name}{WEIGHTS}"
 
 
@@ -27,12 +27,12 @@ class MethodStore:
 
     def __init__(self, directory: Path) -> None:
         """Args:
-        directory: A directory for those of the methods. It exists.
+        directory: An existing directory for the directories of the methods.
         """
         self.directory = directory
 
     def directories(self, names: Collection[str], *, weights: bool) -> tuple[dict[str, Path], dict[str, Path]]:
-        """The directories of methods, and those of them that are empty, because the store does not have the method.
+        """The directories of methods; and those of them that are empty, because the store does not have the method.
 
         Args:
             names: The names of the methods.
@@ -55,14 +55,13 @@ class MethodStore:
         return False
 
     def keep(self, directories: Mapping[str, Path], *, weights: bool) -> AbstractContextManager[None]:
-        """Keeps the methods that are lowered inside into these directories, by name."""
+        """Keeps methods that are lowered into these directories, by name, within this context."""
         del directories, weights
         return nullcontext()
 
 
 def write_names(directory: Path, plan: MethodPlan) -> None:
-    """Writes which methods the directory of a store is for, and how they are lowered. A build system may lose an empty
-    directory.
+    """Writes the methods of a store's directory, and how they are lowered. A build system may lose an empty directory.
 
     Raises:
         BuildError: The file cannot be written.
@@ -84,12 +83,12 @@ def _read_names(directory: Path) -> dict[str, str]:
 
 
 class LoweredBefore(MethodStore):
-    """Has methods that earlier actions lowered, and keeps none."""
+    """A store with methods of earlier actions. It keeps none."""
 
     def __init__(self, directory: Path, lowered: Sequence[Path]) -> None:
         """Args:
-        directory: A directory for those of the other methods. It exists.
-        lowered: The directories of stores, each with what `write_names` wrote.
+        directory: An existing directory for the directories of the other methods.
+        lowered: The directories of stores, each with the file of `write_names`.
 
         Raises:
             InputError: A directory is not one of these.
@@ -99,10 +98,10 @@ class LoweredBefore(MethodStore):
         self._how = {name: how for path in lowered for name, how in _read_names(path).items()}
 
     def check(self, plan: MethodPlan) -> None:
-        """Checks that the earlier actions have tried to lower the methods of a plan, as the plan says.
+        """Checks that the earlier actions tried to lower the methods of a plan with the plan's settings.
 
         Raises:
-            InputError: They have not.
+            InputError: They did not.
         """
         if sorted(self._lowered) != sorted(plan.methods):
             names = ", ".join(sorted(self._lowered))
@@ -113,7 +112,7 @@ class LoweredBefore(MethodStore):
             raise InputError.at(("methods", other[0]), message, hint)
 
     def directories(self, names: Collection[str], *, weights: bool) -> tuple[dict[str, Path], dict[str, Path]]:
-        """The directories of methods, and those of them that are empty."""
+        """The directories of methods; and those of them that are empty."""
         places = {name: with_weights(path, name) if weights else path / name for name, path in self._lowered.items()}
         known = {name: places[name] for name in names if places[name].is_dir()}
         others, missing = super().directories([name for name in names if name not in known], weights=weights)

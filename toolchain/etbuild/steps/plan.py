@@ -1,4 +1,4 @@
-"""Planning: a manifest becomes a plan, and a plan for each later step that holds what the step may read."""
+"""Planning: a manifest becomes a plan, and a plan for each later step with all that the step may read."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def read(manifest: Path, shown: str | None, variant: str | None, settings: Mappi
 
 
 def contents(plan: Plan, positions: Positions) -> dict[str, Any]:
-    """The files of the later steps, as JSON data, by the option of `etbuild plan` that names each."""
+    """The files for the later steps, as JSON data, by the option of `etbuild plan` that names each."""
     return {
         "plan": plan.to_json(),
         "export_plan": plan.export_plan.to_json(),

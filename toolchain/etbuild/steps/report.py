@@ -10,8 +10,9 @@ from etbuild.files.writing import Artifact
 from etbuild.inputs.given import Given
 from etbuild.inputs.source_lines import NO_LINES, SourceLines
 from etbuild.plan.plan import Plan
-from etbuild.report import checks, quantization, tokenizer
+from etbuild.report import checks
 from etbuild.report.index import index
+from etbuild.report.parts import Reported, added
 from etbuild.report.report import report
 from etbuild.results import KeyInputs, LoweringFacts
 from etbuild.steps.facts import write_json
@@ -25,10 +26,10 @@ def check_and_report(
     directory: Path,
     lines: SourceLines = NO_LINES,
 ) -> list[Artifact]:
-    """Checks a lowered program, copies its tokenizer, and writes the report and the index. Prints a note about each
+    """Checks a lowered program, and writes the report and the index. Prints a note about each
     suspicious finding.
 
-    A suspicious finding that the manifest forbids is an error and not a note.
+    If the manifest forbids the finding, it is an error instead.
 
     Args:
         plan: The plan.
@@ -36,22 +37,22 @@ def check_and_report(
         lowering: The facts of the lowering.
         inputs: The declared inputs, which contain the tokenizer.
         directory: An existing directory for `NAME.tokenizer`, `NAME.report.json` and `NAME.index.json`.
-        lines: The lines of the sources that notes and errors may name. No file gets them.
+        lines: The lines of the sources that notes and errors may name. They are in no file.
 
     Raises:
         InputError: A file of the tokenizer cannot be read.
-        CheckError: The program does not pass a check of the manifest.
+        CheckError: The program does not pass a check of the manifest, or of a plug-in that adds to the report.
         BuildError: A file of the tokenizer has changed, or a file cannot be written.
     """
     measured = checks.measure(plan, lowering, lines)
-    copies, noted = tokenizer.copy(plan, inputs, described["data"], lowering, directory)
+    parts = added(Reported(plan, inputs, described["data"], lowering, directory))
     problems = [
         *map(Problem, lowering["notes"]),
         *checks.notes(plan, lowering, lines),
-        *quantization.notes(plan, lowering),
-        *map(Problem, noted),
+        *(note for part in parts for note in part.notes),
     ]
     notes.show(problems)
     said = [problem.message for problem in problems]
-    reported = [*copies, write_json(directory, plan.name, "report", report(plan, lowering, measured, said))]
+    files = [file for part in parts for file in part.files]
+    reported = [*files, write_json(directory, plan.name, "report", report(plan, lowering, measured, said, parts))]
     return [*reported, write_json(directory, plan.name, "index", index(plan, described, lowering, reported))]

@@ -1,4 +1,4 @@
-"""What lowering and comparing read: the export, and the weights that it leaves out."""
+"""The inputs of lowering and comparing: the export, and the weights that it leaves out."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class LoweringJob(Generic[PlanT_co]):
     """What to lower, and how.
 
     Attributes:
-        plan: The lower plan. For one method by itself, its part is enough.
+        plan: The lower plan; for one method by itself, its part.
         export: The files that the export wrote.
-        inputs: The declared inputs: weights, and for an export without methods also what exporting reads.
+        inputs: The declared inputs: weights, and the inputs of exporting if the export has no methods.
         stage: Is called for each stage, to show progress.
-        watch: Refuses what the sources read and do not declare.
+        watch: Refuses undeclared reads of the sources.
         options: How lowering runs.
-        computed: Where weights are kept that are computed from others. None: nowhere.
+        computed: The places for weights that are computed from others. None: they are not kept.
     """
 
     plan: PlanT_co
@@ -63,7 +63,7 @@ def joint_lowering_reason(lower_plan: MethodPlan, export: ExportFiles, *, severa
 
 
 def looks_at_others(lower_plan: MethodPlan) -> str | None:
-    """What may look at several methods at once."""
+    """The part of lowering that may look at several methods at once, for users; None if there is none."""
     passes = lower_plan.passes
     if not backends.separable(lower_plan.backends):
         return "one of its backends may look at several methods"
@@ -81,8 +81,8 @@ def looks_at_others(lower_plan: MethodPlan) -> str | None:
 
 
 def needs_weights(lower_plan: MethodPlan) -> str | None:
-    """Why lowering certainly needs the content of weights, for users; None if it may only turn out to need it."""
-    # Code of others may change a weight in place, so that its content is not that of its file.
+    """Why lowering certainly needs the content of weights, for users; None if that is not known before."""
+    # Other people's code may change a weight in place, so that its content differs from its file.
     if (reason := looks_at_others(lower_plan)) is not None:
         return reason
     return None if backends.compile_templates(lower_plan.backends) else "a backend compiles them"
@@ -98,7 +98,7 @@ def runs_code_of_others(plan: MethodPlan, saved: SavedExport) -> bool:
 def opened_export(
     job: LoweringJob[MethodPlan], used: UsedSources | None = None
 ) -> Iterator[tuple[SavedExport, StepContext]]:
-    """Imports PyTorch, and reads the export. Its sources can be imported inside; or those that are given."""
+    """Imports PyTorch, and reads the export. Within this context, its sources can be imported, or the given ones."""
     with pytorch_imported(job):
         from etbuild.export import read_archive
 
@@ -106,14 +106,14 @@ def opened_export(
         sources = read_sources(saved.sources) if used is None else used
         with sources_importable(job, sources) as context:
             active_finder().lines = job.export.lines
-            if used is None:  # these are copies, whose place says nothing
+            if used is None:  # these are copies, so their place has no meaning
                 active_finder().here = None
             yield saved, context
 
 
 @contextmanager
 def pytorch_imported(job: LoweringJob[MethodPlan]) -> Iterator[None]:
-    """Imports PyTorch. Inside, libraries print nothing, and standard output is for results."""
+    """Imports PyTorch. Within this context, libraries print nothing, and standard output is for results."""
     with library_messages_off(), stdout_for_results():
         releases.check()
         with job.stage("import PyTorch"), import_without_gc("torch"):
@@ -123,12 +123,12 @@ def pytorch_imported(job: LoweringJob[MethodPlan]) -> Iterator[None]:
 
 @contextmanager
 def sources_importable(job: LoweringJob[MethodPlan], used: UsedSources) -> Iterator[StepContext]:
-    """Lets sources be imported inside, after PyTorch."""
+    """Makes sources importable within this context, after PyTorch."""
     from etbuild.export.provenance import graphs_numbered
     from etbuild.surroundings.random_seeds import seed
 
     arithmetic.leave_out_other_libraries()
-    seed(0)  # for passes and partitioners that draw random numbers; weights are made by the export
+    seed(0)  # for passes and partitioners that draw random numbers; the export makes weights
     with importable(used, job.inputs.data.values(), job.watch), graphs_numbered():
         yield StepContext(job.inputs, job.stage)
 
@@ -139,7 +139,7 @@ def open_content(job: LoweringJob[MethodPlan], saved: SavedExport, needed: Colle
     Args:
         job: The methods.
         saved: The export.
-        needed: The names of the parameters and buffers that are read. None: all.
+        needed: The names of the parameters and buffers to read. None: all.
     """
     from etbuild.export.read_archive import Content
 
@@ -152,7 +152,7 @@ def open_content(job: LoweringJob[MethodPlan], saved: SavedExport, needed: Colle
 def _weights(
     job: LoweringJob[MethodPlan], saved: SavedExport, needed: Collection[str] | None
 ) -> Callable[[str], torch.Tensor]:
-    """A function that reads a tensor by its name: one of weights files, or one that is computed from such."""
+    """A function that reads a tensor by name: from weights files, or computed from their tensors."""
     if not job.plan.weights:
         return dict[str, "torch.Tensor"]().__getitem__  # the export has the content of all tensors
     from etbuild.model.checkpoint import CheckpointTensors
@@ -184,7 +184,7 @@ def load_methods(
 
 
 def _import_modules(saved: SavedExport) -> None:
-    """Imports the modules that define the graphs' operators and types that do not belong to PyTorch."""
+    """Imports the modules that define the graphs' operators and types outside of PyTorch."""
     from etbuild.inputs.user_code import import_module
 
     for name in saved.imports:

@@ -1,1 +1,1 @@
-"""What a step can notice of its process: arithmetic, environment, random seeds, output, memory."""
+"""The surroundings of a step in its process: arithmetic, environment, random seeds, output, memory."""

@@ -1,4 +1,4 @@
-"""One arithmetic for every machine: sums and functions round in the same way, whatever processors it has and how many.
+"""One arithmetic for every machine: sums and functions round in the same way, for any kind and number of processors.
 
 Libraries choose their code by the processor, and split sums among threads. Each has its own switch: variables that it
 reads when the process starts, or flags of PyTorch. On x86-64, all of them are set to code that every processor has.
@@ -25,11 +25,11 @@ VARIABLES = {
     "OPENBLAS_CORETYPE": "Prescott" if os.uname().machine == "x86_64" else "ARMV8",
     "OPENBLAS_NUM_THREADS": "1",
 }
-"""What the libraries read when a process starts."""
+"""The variables that the libraries read when a process starts."""
 
 
 def leave_out_other_libraries() -> None:
-    """Makes PyTorch do without oneDNN and NNPACK where it has a choice: they also look at the processor's caches."""
+    """Turns off oneDNN and NNPACK in PyTorch where it has a choice: they also look at the processor's caches."""
     import torch
 
     torch.backends.mkldnn.set_flags(False)

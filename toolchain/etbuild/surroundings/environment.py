@@ -1,7 +1,7 @@
-"""The fixed surroundings of a building process: always the same, and without anything that the key does not cover.
+"""The fixed surroundings of a building process: always the same, and all covered by the key.
 
 A build runs in a new process. Python starts in it without `sitecustomize`, `usercustomize` and the user's `PYTHON*`
-variables. Of the other environment variables, only those that are listed here are passed on.
+variables. Of other environment variables, only those listed here are passed on.
 """
 
 from __future__ import annotations
@@ -19,17 +19,16 @@ from etbuild.errors import InputError
 from etbuild.surroundings import arithmetic
 
 FIXED = {
-    "PYTHONHASHSEED": "0",  # otherwise a set of strings in a model has another order in each process
-    "PYTHONSAFEPATH": "1",  # files in the current directory are not packages of the toolchain
-    "PYTHONUTF8": "1",  # otherwise a text that a model reads depends on the locale
+    "PYTHONHASHSEED": "0",  # otherwise sets of strings in a model have another order in each process
+    "PYTHONSAFEPATH": "1",  # the current directory has no packages of the toolchain
+    "PYTHONUTF8": "1",  # otherwise texts that a model reads depend on the locale
     "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1",  # PyTorch's caches are not inputs
     **arithmetic.VARIABLES,
 }
 """The variables that have the same value in every build."""
 
-# The other variables that are passed on: who and where the user is, how to write to the terminal, how to reach the
-# network, which device to use, and where tools are. SDKs of vendors are found by variables such as
-# `QNN_SDK_ROOT` and `CUDA_HOME`.
+# The other variables that are passed on are about the user, the terminal, the network, devices, and the places of
+# tools. SDKs of vendors are found by variables such as `QNN_SDK_ROOT` and `CUDA_HOME`.
 _STAYS = re.compile(
     r"""PATH|HOME|USER|LOGNAME|SHELL|TMPDIR|TMP|TEMP|TZ|LANG|LANGUAGE|LC_\w+|ETBUILD_\w+
     |TERM|COLORTERM|NO_COLOR|FORCE_COLOR|COLUMNS|LINES
@@ -47,7 +46,7 @@ def environment(given: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The environment of a building process, made from a user's. In a building process, it is the current one."""
     stays = {name: value for name, value in given.items() if stays_set(name)}
     dropped = sorted(given.keys() - stays.keys() - FIXED.keys() - {"PYTHONPATH"})
-    # A building process already has the list of its user's dropped variables, and may have set others itself.
+    # A building process already has the list of the user's dropped variables, and may have set others itself.
     if dropped and not FIXED.items() <= given.items():
         stays[_DROPPED] = "=".join(dropped)  # a name cannot contain this character
     paths = os.pathsep.join(map(str, python_path(given)))
@@ -83,15 +82,15 @@ def is_fixed() -> bool:
 
 
 def python_path(given: Mapping[str, str] = os.environ) -> list[Path]:
-    """The directories of PYTHONPATH that builds use: all modules in them belong to distributions that the key covers.
+    """The directories of PYTHONPATH that builds use: all their modules belong to distributions that the key covers.
 
-    In other directories, a module could hide an installed one, and the key would not change.
+    In other directories, a module could hide an installed one without a change of the key.
     """
     return [directory for directory in _python_path(given) if _why_not(directory) is None]
 
 
 def search_path() -> list[str]:
-    """`sys.path` as a building process has it: without the user's own site directory, unless PyTorch is there."""
+    """The `sys.path` of a building process: without the user's own site directory, unless PyTorch is there."""
     return sys.path if _in_user_site() else [each for each in sys.path if each != site.getusersitepackages()]
 
 
@@ -121,7 +120,7 @@ def _python_path(given: Mapping[str, str]) -> list[Path]:
 
 
 def absolute_paths(directories: Iterable[str]) -> list[Path]:
-    """Makes the paths absolute. If the current directory was removed, leaves out relative paths: they lead nowhere."""
+    """Makes the paths absolute. Leaves out relative paths if the current directory was removed."""
     try:
         current = Path.cwd()
     except FileNotFoundError:
@@ -138,7 +137,7 @@ def _why_not(directory: Path) -> str | None:
 
 
 def _stranger(directory: Path) -> str | None:
-    """A file or directory in a place that can be imported and belongs to no distribution there, or that hides one of
+    """A file or directory in a place that can be imported, but belongs to no distribution there, or hides one of
     Python's own modules. None if there is none."""
     distributions = importlib.metadata.distributions(path=[str(directory)])
     records = [distribution.read_text("RECORD") or "" for distribution in distributions]

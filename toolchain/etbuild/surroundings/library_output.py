@@ -1,4 +1,4 @@
-"""Keeps output of libraries and models out of results, and warnings for other developers out of diagnostics."""
+"""Keeps output of libraries and models out of results, and warnings for other developers out of messages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from etbuild.surroundings.process_state import stream_to, streams_kept, usable
 def library_messages_off(sources: Iterable[str] = ()) -> Iterator[None]:
     """Hides log records, and warnings except those of the given sources.
 
-    Those of threads that run already are not hidden: they are threads of the user's program.
+    Does not hide those of threads that run already: they are threads of the user's program.
 
     Args:
         sources: Import paths of the user's own sources, such as `models/net.py`.
@@ -37,13 +37,13 @@ def library_messages_off(sources: Iterable[str] = ()) -> Iterator[None]:
 
 
 class _Hidden:
-    """Settings of the whole process that hide messages of some threads. Uses may overlap. So the first one to begin
-    makes the settings, and the last one to end removes them."""
+    """Settings of the whole process that hide messages of some threads. Uses may overlap: the first one to begin makes
+    the settings, and the last one to end removes them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._uses: Counter[int] = Counter()  # by the identifier of a thread
-        self._others: set[threading.Thread] = set()  # not their identifiers, which later threads get again
+        self._others: set[threading.Thread] = set()  # no identifiers, because later threads get them again
         self._settings = contextlib.ExitStack()
 
     def begin(self, sources: Iterable[str]) -> None:
@@ -61,12 +61,12 @@ class _Hidden:
     def end(self) -> None:
         with self._lock:
             self._uses[threading.get_ident()] -= 1
-            self._uses = +self._uses  # without zeros
+            self._uses = +self._uses  # drops zeros
             if not self._uses:
                 self._settings.close()
 
     def match(self, _: object) -> bool:
-        """Whether the messages of this thread are hidden. `warnings` asks its filters so, with the text."""
+        """Whether the messages of this thread are hidden. `warnings` calls this on its filters, with the text."""
         return threading.get_ident() in self._uses or threading.current_thread() not in self._others
 
     def _filter(self, action: str, module: re.Pattern[str] | None) -> None:
@@ -75,7 +75,7 @@ class _Hidden:
 
     def _handle(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def handle(handler: logging.Handler, record: logging.LogRecord) -> Any:
-            hidden = record.levelno <= logging.ERROR and self.match(record)  # an error that ends a build is also raised
+            hidden = record.levelno <= logging.ERROR and self.match(record)  # errors that end a build are also raised
             return False if hidden else original(handler, record)
 
         return handle
@@ -86,7 +86,7 @@ _hidden = _Hidden()
 
 @contextlib.contextmanager
 def shown_if_it_fails() -> Iterator[None]:
-    """Hides what Python prints inside. If an exception is raised, prints it to standard error."""
+    """Hides Python's output within this context. After an exception, prints the output to standard error."""
     output = io.StringIO()
     try:
         with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
@@ -98,7 +98,7 @@ def shown_if_it_fails() -> Iterator[None]:
 
 @contextlib.contextmanager
 def stdout_for_results() -> Iterator[None]:
-    """Sends what Python or native code prints inside to standard error, because standard output is for results."""
+    """Within this context, sends output of Python and native code to standard error: standard output is for results."""
     import ctypes
 
     sys.stdout.flush()
@@ -112,7 +112,7 @@ def stdout_for_results() -> Iterator[None]:
 
 
 class _Lent(io.TextIOBase):
-    """A stream that writes to another one. The other one stays open when this one is closed."""
+    """A stream that writes to another one. Closing it does not close the other one."""
 
     def __init__(self, stream: TextIO, descriptor: int) -> None:
         self._stream = stream
@@ -139,7 +139,7 @@ class _Lent(io.TextIOBase):
 
 @contextlib.contextmanager
 def native_messages_off() -> Iterator[None]:
-    """Hides what native code writes to standard error. Use it for imports: their errors are exceptions."""
+    """Hides native code's output to standard error. Use it for imports: their errors are exceptions."""
     sys.stderr.flush()
     with Path(os.devnull).open("wb") as nowhere, stream_to(2, nowhere.fileno()):
         yield
@@ -147,13 +147,13 @@ def native_messages_off() -> Iterator[None]:
 
 _NATIVE_LOG = re.compile(rb"^\[\w+\.(?:cpp|h):\d+\] .*\n?", re.MULTILINE)
 _redirected = threading.Lock()
-"""Held while standard error goes elsewhere: two threads would restore it in the wrong order."""
+"""Is held while standard error goes elsewhere: two threads would restore it in the wrong order."""
 
 
 @contextlib.contextmanager
 def native_log_off() -> Iterator[None]:
-    """Drops the log of native code, such as `[cpuinfo_utils.cpp:71] ...`. Other lines follow on standard error, and all
-    lines if an exception is raised."""
+    """Drops the log of native code, such as `[cpuinfo_utils.cpp:71] ...`. Prints other lines to standard error
+    afterwards, or all lines after an exception."""
     with _redirected, tempfile.TemporaryFile() as log:
         sys.stderr.flush()
         failed = True

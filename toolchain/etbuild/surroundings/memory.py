@@ -1,4 +1,4 @@
-"""The memory of this process: how much it took, and giving back what it has freed."""
+"""The memory of this process: measures it, and gives freed memory back."""
 
 import contextlib
 import ctypes
@@ -11,13 +11,13 @@ _UNIT = 1 if sys.platform == "darwin" else 1024  # of `ru_maxrss`, in bytes
 
 
 def peak() -> int:
-    """The most bytes that one process took so far: this one, or one that it has waited for."""
+    """The largest memory of a process so far, in bytes: this one, or one that it has waited for."""
     return _UNIT * max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
 
 
 def data() -> int:
-    """The bytes of memory that this process may write and shares with no file: what `RLIMIT_DATA` limits. 0 if the
-    system does not tell."""
+    """The bytes of writable memory of this process without files, as `RLIMIT_DATA` counts them. 0 if the system does
+    not tell."""
     with contextlib.suppress(OSError):
         found = re.search(r"^VmData:\s*(\d+) kB", Path("/proc/self/status").read_text("ascii", "replace"), re.MULTILINE)
         return int(found[1]) * 1024 if found else 0

@@ -1,4 +1,4 @@
-"""Undoes changes that user code makes to its process, where the driver's own code goes on in this process."""
+"""Undoes changes that user code makes to its process, if the driver's own code continues in the process."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ import warnings
 from collections.abc import Iterator
 from typing import Any, TextIO
 
-_HIGH = 500  # code that closes descriptors from 3 on rarely goes this far
+_HIGH = 500  # code that closes all descriptors rarely goes this far
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
 
 
 @contextlib.contextmanager
 def undone() -> Iterator[None]:
-    """Restores what code inside changes in the process and the driver needs there: standard streams, the current
-    directory, the umask, signal handlers, and warnings that became errors. If code inside has forked, the child ends
-    here."""
+    """Restores changes of the process that matter to the driver: standard streams, the current directory, the umask,
+    signal handlers, and warnings that became errors. If code within this context has forked, the child ends here."""
     process, here, mask = os.getpid(), None, os.umask(0o077)
     os.umask(mask)
     with contextlib.suppress(OSError):  # the directory was removed
@@ -44,7 +43,7 @@ def undone() -> Iterator[None]:
 
 
 def _drop_errors(before: list[Any]) -> None:
-    """Removes filters that turn warnings into errors. A model may use them for its own code, but not for other code."""
+    """Removes filters that turn warnings into errors. A model may use such filters for its own code only."""
     added = [each for each in warnings.filters if each[0] == "error" and each not in before]
     if added:
         warnings.filters[:] = [each for each in warnings.filters if each not in added]  # type: ignore[index]
@@ -53,7 +52,7 @@ def _drop_errors(before: list[Any]) -> None:
 
 @contextlib.contextmanager
 def streams_kept() -> Iterator[None]:
-    """Makes sure that standard output and standard error work afterwards, whatever code inside does to them."""
+    """Makes standard output and standard error work after this context, whatever its code does to them."""
     out, err = sys.stdout, sys.stderr
     try:
         with stream_to(1, 1), stream_to(2, 2):
@@ -63,7 +62,7 @@ def streams_kept() -> Iterator[None]:
 
 
 def high_copy(descriptor: int) -> int:
-    """A copy of a descriptor. Its number is high, if the process may have such numbers.
+    """A copy of a descriptor, with a high number if the process may have such numbers.
 
     Raises:
         OSError: There are too many open files.
@@ -78,18 +77,18 @@ def high_copy(descriptor: int) -> int:
 
 @contextlib.contextmanager
 def stream_to(stream: int, other: int) -> Iterator[None]:
-    """Redirects the descriptor `stream` to the descriptor `other`. Restores `stream` at the end, even if code inside
-    has changed it."""
+    """Redirects the descriptor `stream` to the descriptor `other`. Restores `stream` on exit, even if it was
+    changed."""
     saved = high_copy(stream)
-    os.dup2(other, stream)  # does nothing if they are the same
+    os.dup2(other, stream)  # does nothing if both are the same
     try:
         yield
     finally:
-        with contextlib.suppress(OSError):  # code inside may have closed this descriptor
+        with contextlib.suppress(OSError):  # other code may have closed this descriptor
             os.dup2(saved, stream)
             os.close(saved)
 
 
 def usable(stream: TextIO, descriptor: int) -> TextIO:
-    """The stream; or, if it was closed, a new one for the descriptor."""
+    """The stream; if it was closed, a new one for the descriptor."""
     return os.fdopen(descriptor, "w", closefd=False, errors="backslashreplace") if stream.closed else stream

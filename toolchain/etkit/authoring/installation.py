@@ -161,7 +161,7 @@ def _build_system(name: str) -> Finding:
 
 def _landlock() -> Finding:
     """Whether the kernel refuses what a model reads and does not declare."""
-    from etbuild.guard import landlock
+    from etplugins.guard import landlock
 
     if version := landlock.version():
         return Finding("undeclared files", GOOD, f"the kernel refuses to open them (Landlock {version})")

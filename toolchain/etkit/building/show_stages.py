@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from etbuild import notes, releases
 from etbuild.errors import Problem
-from etbuild.guard.undeclared import watched_reads
+from etbuild.guard.reads import watched_reads
 from etbuild.inputs.step_context import Stage, StepContext
 from etbuild.inputs.user_code import importable
 from etbuild.key.declared import Inputs

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from etbuild.errors import printable
 from etbuild.folding import listed
-from etbuild.report import quantization
 from etbuild.results import NamedDataFile, ProgramFile, ProgramMethod, Refusal, Report, Value
 from etkit.inspection import blob_names
 from etkit.tables import counted, size, table, value_text
+from etplugins.quantize import reached
 
 
 def text(facts: ProgramFile | NamedDataFile, report: Report | None = None) -> str:
@@ -34,8 +34,8 @@ def _quantization(report: Report | None) -> list[str]:
     found = report.get("quantization") if report is not None else None
     if found is None:
         return []
-    rows = [f"{quantization.counted(row)}: {row['why']}" for row in found["in_floats"]]
-    return [quantization.summary(found), *rows]
+    rows = [f"{reached.counted(row)}: {row['why']}" for row in found["in_floats"]]
+    return [reached.summary(found), *rows]
 
 
 def _kinds(facts: ProgramFile) -> list[tuple[str, ...]]:

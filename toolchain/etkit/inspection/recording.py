@@ -1,4 +1,4 @@
-"""Records what ExecuTorch's runtime does in calls of a method."""
+"""Records events of ExecuTorch's runtime in calls of a method."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def record(files: ProgramFiles, method: str, inputs: Sequence[Any], calls: int, 
         path: The file to write.
 
     Raises:
-        InputError: The inputs do not fit, or the runtime has none of a backend that the program calls.
+        InputError: The inputs do not fit, or the runtime lacks a backend that the program calls.
         BuildError: The method fails, or the runtime cannot record events.
     """
 

@@ -20,11 +20,11 @@ from etbuild.key.declared import Inputs
 from etbuild.plan.plan import Plan
 from etbuild.plan.step_plans import ExportPlan, LowerPlan
 from etbuild.publishing.artifacts import publish, staging
-from etbuild.report import tokenizer
 from etbuild.steps.lowering_options import LoweringOptions
 from etbuild.steps.method_store import with_weights
 from etkit.local import checked_files, snapshot
 from etkit.local.pipeline import STEPS, Pipeline, Request
+from etplugins.tokenizer import files
 
 if TYPE_CHECKING:
     from etbuild.inputs.source_lines import SourceLines
@@ -131,7 +131,7 @@ def build(plan: Plan, inputs: Inputs, directory: Path, options: BuildOptions) ->
     plan.check_backends()
     with options.stage("read the inputs"):
         snapshot.wait_until_quiet(path for name in plan.data_names if (path := inputs.find(name)) is not None)
-        tokenizer.check_files(plan, inputs)
+        files.check_files(plan, inputs)
         request = Request.read(plan, inputs)
     # If the caller changes how lowering runs, lowering has to run.
     if cache is None or options.verify is not None or not options.lowering.accelerate or options.needs_steps:
@@ -173,7 +173,7 @@ def _checked_by(request: Request) -> str:
 
 
 def _build(request: Request, directory: Path, options: BuildOptions) -> BuildResult:
-    from etbuild.guard.undeclared import unkeyed
+    from etbuild.guard.reads import unkeyed
     from etbuild.processes import forked
 
     forked.loaded.clear()  # drops what an earlier build in this process has imported

@@ -1,8 +1,8 @@
-"""Writes an ETRecord of each method: what ExecuTorch's Inspector needs to name operators and lines of the model.
+"""Writes an ETRecord of each method: with it, ExecuTorch's Inspector can name operators and lines of the model.
 
-An ETRecord holds graphs that lowering changes. So the methods are lowered once more, together, when somebody asks for
-ETRecords. This makes the program again, and it must have the bytes of the built one. Then the numbers of instructions
-and the debug handles are those of the built program, also if its methods were lowered one by one.
+An ETRecord holds graphs that lowering changes. So the methods are lowered once more, together, for ETRecords. This
+makes the program again, and its bytes must be those of the built one. Then the numbers of instructions and the debug
+handles are also the same, even if the methods were lowered one by one.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def etrecords(job: LoweringJob[LowerPlan], lines: SourceLines, program: Path, di
 
 
 def write(directory: Path, records: Mapping[str, bytes], below: str = "") -> list[writing.Artifact]:
-    """Writes ETRecords as `METHOD.etrecord` to a directory inside an existing one, or to that one itself."""
+    """Writes ETRecords as `METHOD.etrecord` to a directory inside an existing one, or into the existing one itself."""
     (directory / below).mkdir(exist_ok=True)
     prefix = f"{below}/" if below else ""
     return [
@@ -74,7 +74,7 @@ def write(directory: Path, records: Mapping[str, bytes], below: str = "") -> lis
 
 
 def _record(manager: ExecutorchProgramManager, method: str, lines: SourceLines) -> bytes:
-    """The ETRecord of one method, which the Inspector finds under the name that it looks for."""
+    """The ETRecord of one method, under the name that the Inspector reads."""
     from executorch.devtools.etrecord import ETRecord
 
     whole = manager.get_etrecord()
@@ -96,18 +96,18 @@ def _record(manager: ExecutorchProgramManager, method: str, lines: SourceLines) 
 
 
 def _check_readable(content: bytes) -> None:
-    """Raises what ExecuTorch raises when it reads an ETRecord: it saves some graphs that it cannot read."""
+    """Reads an ETRecord with ExecuTorch, and raises its error: ExecuTorch saves some graphs that it cannot read."""
     from executorch.devtools.etrecord import parse_etrecord
 
     with temporary("etrecord") as scratch, warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)  # it leaves the file open
+        warnings.simplefilter("ignore", ResourceWarning)  # ExecuTorch leaves the file open
         path = scratch.path / "written.etrecord"
         path.write_bytes(content)
         parse_etrecord(str(path))
 
 
 def _describe_sources(program: ExportedProgram, method: str, lines: SourceLines) -> None:
-    """Gives each node the lines of the model as its stack trace, and takes paths and addresses away."""
+    """Gives each node the lines of the model as its stack trace, and removes paths and addresses."""
     import torch
 
     from etbuild.export.provenance import remove_addresses
@@ -126,7 +126,7 @@ def _describe_sources(program: ExportedProgram, method: str, lines: SourceLines)
 
 
 def _canonical_parts(saved: bytes) -> bytes:
-    """The same archive, with its inner archives without times and random identifiers."""
+    """The same archive, without times and random identifiers in its inner archives."""
     written = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(saved)) as archive, zipfile.ZipFile(written, "w") as canonical:
         for name in archive.namelist():

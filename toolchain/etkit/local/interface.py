@@ -153,7 +153,7 @@ class Model:
     @contextmanager
     def _prepared(self) -> Iterator[PreparedModel]:
         """Makes the model in PyTorch, which is valid within this context."""
-        from etbuild.guard.undeclared import watched_reads
+        from etbuild.guard.reads import watched_reads
         from etbuild.inputs.step_context import StepContext
         from etbuild.inputs.user_code import importable
         from etbuild.key.import_graph import used_sources

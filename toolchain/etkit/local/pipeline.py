@@ -294,7 +294,7 @@ class Pipeline:
     @property
     def watch(self) -> Watch:
         """Refuses reads of the sources that no key covers. The driver itself may read the cache."""
-        from etbuild.guard.undeclared import watched_reads
+        from etbuild.guard.reads import watched_reads
 
         return partial(watched_reads, given=[] if self.cache is None else [self.cache.directory])
 
@@ -326,7 +326,7 @@ class Pipeline:
         Raises:
             BuildError: A file has changed since the build began.
         """
-        from etbuild.guard.undeclared import unkeyed
+        from etbuild.guard.reads import unkeyed
 
         assert self.cache is not None
         with unkeyed() as reasons:

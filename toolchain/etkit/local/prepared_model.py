@@ -1,4 +1,4 @@
-"""The model of a plan in eager PyTorch, with its methods as they are before the export."""
+"""The model of a plan in eager PyTorch, with its methods before the export."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class PreparedModel:
         plan: The plan of its export.
         context: The declared inputs.
         modules: The modules of the methods.
-        prepared: The methods, which may be quantized, by name. Those that come from files are not among them.
+        prepared: The methods by name, which may be quantized. Methods from files are not among them.
     """
 
     plan: ExportPlan
@@ -41,7 +41,7 @@ class PreparedModel:
 
     @classmethod
     def of_module(cls, plan: ExportPlan, root: torch.nn.Module, context: StepContext) -> PreparedModel:
-        """Prepares the methods of a module, which has its weights.
+        """Prepares the methods of a module with weights.
 
         Raises:
             InputError: The inputs do not fit a method.

@@ -1,6 +1,6 @@
-"""A request to a process in fixed surroundings, and its answer: values and errors with everything that they hold.
+"""A request to a process in fixed surroundings, and its answer: values and errors with their full content.
 
-They are pickled in a directory that only this user may enter, for as long as the process runs.
+While the process runs, they are pickled in a directory that only this user may enter.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _REQUEST, _ANSWER = "request", "answer"
 
 
 def ask(request: object) -> Any:
-    """Lets `etbuild answer` work on a request. What it prints goes to standard error when it has ended.
+    """Makes `etbuild answer` work on a request. Its output goes to standard error when it has ended.
 
     Returns:
         The answer.

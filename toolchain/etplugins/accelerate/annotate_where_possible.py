@@ -1,8 +1,8 @@
-"""Searches a method for convolutions with batch norm only if it has a batch norm.
+"""Searches a method for convolutions with a batch norm only if it has a batch norm.
 
-XNNPACK's quantizer searches each method for a convolution that a batch norm follows. For that it exports twelve modules
-through TorchDynamo, which takes longer than the rest of the quantization of a small model. `prepare_pt2e` folds batch
-norms into convolutions before, so the search finds something only when a model is trained again.
+XNNPACK's quantizer searches each method for a convolution before a batch norm. For that, it exports twelve modules
+through TorchDynamo, which takes longer than the rest of the quantization of a small model. `prepare_pt2e` first folds
+batch norms into convolutions, so the search finds something only if a model is trained again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _UTILITIES = "executorch.backends.xnnpack.quantizer.xnnpack_quantizer_utils"
 def annotate_where_possible() -> Iterator[None]:
     """Returns a context manager in which XNNPACK's quantizer exports no pattern for a method without a batch norm."""
     utilities = sys.modules.get(_UTILITIES)
-    if utilities is None:  # no quantizer of XNNPACK was made
+    if utilities is None:  # no quantizer of XNNPACK exists
         yield
         return
     annotate = utilities._do_annotate_conv_bn
@@ -44,7 +44,7 @@ def annotate_where_possible() -> Iterator[None]:
 
 
 def has_batch_norm(module: GraphModule) -> bool:
-    """Whether a graph calls a batch norm of any kind. All patterns of the search do."""
+    """Whether a graph calls a batch norm of any kind, as all patterns of the search do."""
     return any("batch_norm" in str(node.target) for node in module.graph.nodes)
 
 

@@ -1,9 +1,9 @@
-"""Lets PyTorch's cache of fake tensors hold what quantization makes of them.
+"""Lets PyTorch's cache of fake tensors hold results of quantization.
 
-The cache gives an operator with the same arguments its earlier result. It holds only operators of PyTorch itself, since
-the fake form of another one may do anything. Those that quantize with torchao, and those of PT2E, depend only on their
-arguments. They are written in Python with up to twenty operators each, and every quantized layer has some of them,
-which each decomposition runs four times.
+The cache gives an operator with the same arguments its earlier result. It holds only operators of PyTorch itself,
+because the fake form of another operator may do anything. The operators of torchao's quantization and of PT2E depend
+only on their arguments. They are written in Python with up to twenty operators each. Every quantized layer has some of
+them, and each decomposition runs these four times.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from etbuild.patching import replacing
 
-# ExecuTorch replaces operators that it keeps whole by copies in a library of its own.
+# ExecuTorch replaces operators that it keeps whole by copies in its own library.
 _QUANTIZES = re.compile(
     r"(?:torchao|EDGE_DO_NOT_DECOMP)::(?:choose_qparams|quantize|dequantize)_affine\w*"
     r"|quantized_decomposed::(?:choose_qparams|quantize|dequantize)\w*"
@@ -36,6 +36,6 @@ def _quantizes(operator: Any) -> bool:
 
 @replacing(FakeTensorMode, "_validate_cache_key")
 def cache_quantization(self: FakeTensorMode, func: Any, args: Any, kwargs: Any) -> None:
-    """Also lets the cache hold what an operator of quantization returns."""
+    """Also lets the cache hold results of quantization operators."""
     if not _quantizes(func):
         _validate(self, func, args, kwargs)

@@ -5,7 +5,7 @@ interpreters read the graph: only a few hundred of tens of thousands of compiled
 `_LazyGraphModule` for this, but it must be chosen when a module is created, and XNNPACK's upsample pass fails with it.
 
 The code of a module depends only on its graph and does not become part of a program. So it can be made later, from the
-graph at that time; a `recompile` at that time gives the same code.
+graph at that time: a `recompile` then gives the same code.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _recompile, _reduce = GraphModule.recompile, GraphModule.__reduce__
 
 
 class _CodeOnDemand:
-    """The result of `recompile`. It compiles when an attribute is read, as pickling does."""
+    """The result of `recompile`. It compiles when an attribute is read, for example by pickling."""
 
     def __init__(self, module: GraphModule) -> None:
         self._module = module
@@ -33,12 +33,12 @@ class _CodeOnDemand:
 
 
 class _ForwardOnDemand:
-    """Takes the place of `forward` until it is compiled. torch.export also reads its signature, to name inputs."""
+    """Replaces `forward` until it is compiled. torch.export also reads its signature, to name inputs."""
 
     def __get__(self, module: GraphModule | None, cls: type[GraphModule]) -> Any:
         if module is None:
             return self
-        _recompile(module)  # replaces this object by a compiled `forward`
+        _recompile(module)  # this replaces the object by a compiled `forward`
         return module.forward
 
 
@@ -79,8 +79,8 @@ def _reduce_compiled(module: GraphModule) -> tuple[Any, ...]:
 
 @contextlib.contextmanager
 def compile_on_demand() -> Iterator[None]:
-    """Returns a context manager in which graph modules compile when they are called. Modules that outlive it do so
-    too."""
+    """Returns a context manager in which graph modules compile when they are called. Modules that still exist
+    afterwards do so too."""
     with (
         replaced(GraphModule, "recompile", _mark_stale),
         replaced(GraphModule, "_code", property(_get_code, _set_code)),

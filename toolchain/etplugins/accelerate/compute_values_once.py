@@ -1,14 +1,14 @@
 """Computes the value of an operator once, however many passes replay it.
 
 Most passes of ExecuTorch end with `ExportPass.call`, which runs the graph on fake tensors, node by node, into a new
-graph. About twenty passes replay a method. PyTorch caches what operators make of fake tensors, but a look into its
+graph. About twenty passes replay a method. PyTorch caches results of operators on fake tensors, but a look into its
 cache takes most of the time of a replay: it describes all arguments again, and makes a new tensor. The verifier of the
-edge dialect replays it once more after each group of passes, to see the dtypes of arguments.
+edge dialect replays the method once more after each group of passes, to see the dtypes of arguments.
 
 Here each fake tensor is described once. An operator whose arguments have equal descriptions gives the result of an
 earlier replay. The n-th operator of a replay with certain arguments gets the n-th result for them, so that two nodes of
 a graph never share a value. Tensors with known content are compared by identity, and so are the arguments of an
-operator whose result is a view. Not kept are results of operators that read data or make new symbols. Values must not
+operator whose result is a view. Results of operators that read data or make new symbols are not kept. Values must not
 be changed in place; passes replace `meta["val"]` instead.
 """
 
@@ -46,7 +46,7 @@ _compute = Interpreter.call_function
 
 
 class _Unknown(Exception):
-    """The result of an operator depends on more than can be compared."""
+    """The result of an operator depends on something that cannot be compared."""
 
 
 class _Memory:
@@ -57,12 +57,12 @@ class _Memory:
         self._counts: weakref.WeakKeyDictionary[Interpreter, collections.Counter[Hashable]]
         self._counts = weakref.WeakKeyDictionary()
         self._descriptions: dict[Hashable, int] = {}
-        # By identity. The objects are kept, so that no other object gets the identity of one.
+        # By identity. The objects are kept, so that no other object gets the same identity.
         self._kinds: dict[int, tuple[FakeTensor, int]] = {}
         self._compared: dict[int, object] = {}
 
     def call(self, replay: Interpreter, target: Any, args: Any, kwargs: Any) -> Any:
-        """What an operator computes in a replay, which has an interpreter of its own."""
+        """The result of an operator in a replay, which has its own interpreter."""
         try:
             key = self._key(target, args, kwargs)
         except _Unknown:
@@ -103,7 +103,7 @@ class _Memory:
         raise _Unknown
 
     def _kind(self, tensor: FakeTensor) -> Hashable:
-        """A number that tensors with equal descriptions have in common."""
+        """A number that is the same for tensors with equal descriptions."""
         if tensor.constant is not None:
             return self._same(tensor)
         if id(tensor) not in self._kinds:
@@ -119,7 +119,7 @@ class _Memory:
 
 
 def _operator(target: Any) -> Any:
-    """The operator that computes, which is the same for an operator of PyTorch and its form in the edge dialect."""
+    """The operator that computes. It is the same for an operator of PyTorch and its form in the edge dialect."""
     if target is executorch_call_delegate:
         return target
     operator = target._op if isinstance(target, EdgeOpOverload) else target

@@ -1,9 +1,9 @@
-"""Skips decompositions of a method in which there is nothing to decompose.
+"""Skips decompositions of a method without anything to decompose.
 
 `to_edge_transform_and_lower` calls `run_decompositions` with an empty table, which makes the graph functional. For each
-partitioner such as XNNPACK's it calls it twice more: without the operators that the partitioner wants to keep; and for
-those of them that it does not support. Each call traces the whole method. A functional graph without an operator of
-the table stays as it is, so it is not traced again.
+partitioner such as XNNPACK's, it calls it twice more: without the operators that the partitioner keeps; and for those
+of them that the partitioner does not support. Each call traces the whole method. A functional graph without an operator
+of the table would not change, so it is not traced again.
 """
 
 from __future__ import annotations

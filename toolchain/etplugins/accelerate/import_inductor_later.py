@@ -1,9 +1,9 @@
-"""Imports ExecuTorch without TorchInductor, which it needs only for a kind of node that most programs do not have.
+"""Imports ExecuTorch without TorchInductor. ExecuTorch needs it only for nodes that most programs do not have.
 
 `executorch.exir` imports `torch.export._remove_auto_functionalized_pass`. That imports
-`torch._inductor.fx_passes.post_grad` for one function, and with it most of Inductor, which takes a second at every
-start. The function decomposes calls of `auto_functionalized`, which custom operators that write to their arguments
-leave in a graph. It does nothing for a graph without such calls.
+`torch._inductor.fx_passes.post_grad` for one function, and with it most of Inductor. This takes a second at every
+start. The function decomposes calls of `auto_functionalized`, which come from custom operators that write to their
+arguments. It does nothing for a graph without such calls.
 """
 
 from __future__ import annotations
@@ -25,6 +25,6 @@ def _decompose_auto_functionalized(graph: Any) -> None:
 
 
 def import_inductor_later() -> AbstractContextManager[None]:
-    """Returns a context manager in which imports get a stand-in with the one function, not the real module. It does
-    nothing if the module is already imported."""
+    """Returns a context manager in which imports get a stand-in with the one function instead of the real module. It
+    does nothing if the module is already imported."""
     return imported_later(_MODULE, _FUNCTION, _decompose_auto_functionalized)

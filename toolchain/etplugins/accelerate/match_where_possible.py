@@ -1,7 +1,7 @@
 """Searches for a pattern only in graphs that contain its characteristic operator.
 
-XNNPACK searches every delegate for bilinear upsampling and for attention. For that it exports and lowers models of both
-once in a process, through TorchDynamo, which takes a second or two, and then compares all pairs of graphs. If all
+XNNPACK searches every delegate for bilinear upsampling and for attention. For that, it exports and lowers models of
+both once in a process, through TorchDynamo, which takes a second or two. Then it compares all pairs of graphs. If all
 graphs of a pattern have a certain operator, a graph without that operator cannot match.
 """
 
@@ -32,7 +32,7 @@ def _where_possible(pass_class: type[ExportPass]) -> Callable[[ExportPass, Graph
         if any(node.target == needed for node in module.graph.nodes):
             result: PassResult = match(self, module)
             return result
-        return ExportPass.call(self, module)  # what the pass does if nothing matches
+        return ExportPass.call(self, module)  # the pass does this if nothing matches
 
     return call
 

@@ -1,4 +1,4 @@
-"""Which switches are on when: see `etbuild.switches`."""
+"""The switches that are on for each occasion: see `etbuild.switches`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from etbuild import releases
 from etbuild.switches import Notes
 
-# In the order in which they are entered. The modules import torch, so each one is imported only when it is used.
+# In the order in which they are entered. The modules import torch, so each is imported only when it is used.
 SWITCHES = (
     "compile_on_demand",
     "partition_without_printing",
@@ -26,7 +26,7 @@ SWITCHES = (
     "read_hints_once",
     "cache_quantization",
 )
-"""Those of lowering without arguments."""
+"""The switches of lowering without arguments."""
 
 
 @contextlib.contextmanager

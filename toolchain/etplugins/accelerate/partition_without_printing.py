@@ -1,5 +1,5 @@
-"""Partitions a method without printing its graph: ExecuTorch formats a debug message with the whole module for each
-delegate, even if debug messages are off."""
+"""Partitions a method without printing its graph. For each delegate, ExecuTorch formats a debug message with the whole
+module, even if debug messages are off."""
 
 from __future__ import annotations
 

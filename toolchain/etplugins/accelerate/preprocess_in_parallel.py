@@ -1,8 +1,8 @@
 """Lowers the delegates of a method on several processors.
 
 XNNPACK inherits ExecuTorch's `preprocess_multimethod`, which is a loop over all delegates. Each delegate is lowered
-from its own copy of a program and does not depend on the others. Here, forks of this process lower a share of the
-delegates each. Their results are returned in the order of the loop.
+from its own copy of a program, and does not depend on the others. Here, each of several forks lowers a part of the
+delegates. Their results are returned in the order of the loop.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from etbuild.patching import replaced
 from etbuild.processes import forked
 from etbuild.switches import Notes
 
-_WORTH = 4  # minimum of delegates for each fork: lowering fewer takes less time than starting a fork
+_WORTH = 4  # minimum of delegates per fork: lowering fewer takes less time than starting a fork
 
 Programs = dict[str, list[Any]]
 
@@ -31,7 +31,7 @@ def preprocess_in_parallel(at_once: int, notes: Notes | None = None) -> Iterator
 
     Args:
         at_once: The maximum number of processes.
-        notes: What a process notes beside its results. None: nothing.
+        notes: The notes of a process besides its results. None: it has none.
     """
     in_a_row = XnnpackBackend.preprocess_multimethod
 
@@ -48,7 +48,7 @@ def preprocess_in_parallel(at_once: int, notes: Notes | None = None) -> Iterator
 
         try:
             shares = forked.run({str(fork): share(fork) for fork in range(forks)}, forks)
-        except (EtbuildError, forked.ChildFailed):  # run again here, so that ExecuTorch raises its own error
+        except (EtbuildError, forked.ChildFailed):  # it runs again here, so that ExecuTorch raises its own error
             return in_a_row(programs, specs)  # type: ignore[no-any-return]
         for _, noted in shares.values():
             if notes is not None:
@@ -62,5 +62,5 @@ def preprocess_in_parallel(at_once: int, notes: Notes | None = None) -> Iterator
 
 
 def _in_a_fork(cls: Any, work: list[tuple[Any, Any]]) -> list[Any]:
-    torch.set_num_threads(1)  # a fork does not have the threads of the parent's pool
+    torch.set_num_threads(1)  # a fork lacks the threads of the parent's pool
     return [cls.preprocess(program, specs) for program, specs in work]

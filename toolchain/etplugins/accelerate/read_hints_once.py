@@ -1,7 +1,7 @@
-"""Loads exported programs and resolves the types of each class of their format once.
+"""Resolves the types of each class only once when exported programs are loaded.
 
 `torch.export.load` calls `typing.get_type_hints` for each object in the file, and the file of a method has tens of
-thousands. That takes half of the time in which a method without weights is loaded.
+thousands. That takes half of the time for loading a method without weights.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def _hints(cls: type) -> dict[str, Any]:
 
 
 def _get_type_hints(cls: type, globalns: dict[str, Any]) -> dict[str, Any]:
-    del globalns  # always the names of `schema`
+    del globalns  # these are always the names of `schema`
     return _hints(cls)
 
 

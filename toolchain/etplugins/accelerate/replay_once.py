@@ -1,4 +1,4 @@
-"""Skips the replay of a graph that the previous pass replayed and the current pass did not change.
+"""Skips the replay of a graph if the previous pass replayed it and the current pass did not change it.
 
 XNNPACK runs 17 passes over each delegate. All but two end with `ExportPass.call`, which runs the graph on fake tensors,
 node by node, into a new graph. This updates shapes and dtypes after a change by the pass. If the pass changed nothing,
@@ -6,7 +6,7 @@ the new graph equals the old one.
 
 A graph is unchanged if it has the same nodes in the same order, with the same names, targets, arguments and values.
 Passes that work during the replay, by overriding one of its hooks, always replay. `ConstPropPass` is an exception: it
-is known to do nothing if every operator of the graph reads a node.
+does nothing if every operator of the graph reads a node.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _HOOKS = sorted(
 
 @functools.cache
 def _replays_alone(pass_class: Any) -> bool:
-    """Returns whether the class overrides none of the hooks, so that its replay does the same as any other."""
+    """Returns whether the class overrides none of the hooks, so that its replay is like any other."""
     return all(getattr_static(pass_class, hook) is getattr_static(ExportPass, hook) for hook in _HOOKS)
 
 

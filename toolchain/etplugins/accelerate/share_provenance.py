@@ -1,7 +1,7 @@
 """Shares the provenance of a node with the node that replaces it, instead of copying it.
 
 Every pass replaces each node by a new one with a `NodeSource`. This deep-copies the `NodeSource` of the old node, which
-contains those of all earlier passes, so the cost of a pass grows with the number of passes before it. A `NodeSource`
+contains those of all earlier passes. So the cost of a pass grows with the number of passes before it. A `NodeSource`
 never changes after its creation, so sharing the object is equal to copying it.
 """
 

@@ -1,8 +1,8 @@
 """Gives XNNPACK each delegate's program with the model's own weights instead of a copy.
 
 ExecuTorch deep-copies the programs that it passes to a backend, since the backend may change them. It copies all
-delegates before it lowers the first, which makes a second copy of the model. XNNPACK changes graphs but never a tensor;
-it writes its results to new tensors.
+delegates before it lowers the first, which makes a second copy of the model. XNNPACK changes graphs, but never a
+tensor: it writes results to new tensors.
 
 A copy also drops the rest of a tensor's storage, which XNNPACK would write out otherwise. So only tensors that fill
 their storage are shared. Others are copied as before.

@@ -1,7 +1,7 @@
 """Sorts a method's nodes by moving them, instead of copying the graph for each partition.
 
-ExecuTorch calls `legalize_graph` after each partition, which copies every node of the method into a new graph. This
-takes quadratic time in the number of layers. The resulting order affects the program, so `legalize_graph` computes it
+ExecuTorch calls `legalize_graph` after each partition, which copies every node of the method into a new graph. The time
+for this is quadratic in the number of layers. The resulting order affects the program, so `legalize_graph` computes it
 here too, with a list in place of the new graph. The other effects of a copy are repeated: names become free again, and
 the users of a node are listed in the new order.
 """
@@ -21,7 +21,7 @@ from etbuild.patching import replaced, replacing
 
 
 class _Order(list[Node]):
-    """Takes the place of the new graph, and gets the nodes themselves in the order of their copies."""
+    """Replaces the new graph, and gets the nodes themselves in the order of their copies."""
 
     @property
     def nodes(self) -> list[Node]:

@@ -97,7 +97,7 @@ class ComparePlan(LowerPlan):
     Attributes:
         work: How many numbers the operators of a method may read and write in calls after the first one.
         comparisons: How each method is compared, by name.
-        exported: What the export depends on: the model that the program is compared with is made from it.
+        exported: What the export depends on: the model for the comparison is made from it.
     """
 
     DEFINITION = "plan#comparePlan"

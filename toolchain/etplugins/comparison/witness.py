@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 from etbuild.errors import BuildError, Problem
 from etbuild.exception_text import hints, summary
-from etbuild.guard import children
 from etbuild.inputs.sources import UsedSources
 from etbuild.inputs.step_context import StepContext, silent
 from etbuild.inputs.user_code import active_finder
 from etbuild.steps.method_change import adapters
 from etbuild.steps.saved_export import LoweringJob, load_custom_ops, pytorch_imported, sources_importable
 from etbuild.surroundings.process_state import undone
+from etplugins.comparison.beside import Beside
 from etplugins.comparison.compared_methods import ComparedMethods, weights_of_adapters
 from etplugins.comparison.parts import ComparePlan
 
@@ -96,12 +96,12 @@ class Witness:
     def __init__(self, job: Callable[[], LoweringJob[ComparePlan]], used: UsedSources, examples: Path) -> None:
         self.used, self.examples = used, examples
         self._read_job = job
-        self._process: children.Beside | None = None
+        self._process: Beside | None = None
 
     def start(self) -> None:
         """Starts a process that makes the model, unless there is one."""
         if self._process is None and witnesses(self._read_job().plan):
-            self._process = children.Beside("making the model", self._run)
+            self._process = Beside("making the model", self._run)
 
     def compare(self, calls: Mapping[Path, Sequence[str]]) -> dict[str, str]:
         """Compares the model with exported methods. Returns notes, by method.

@@ -1,4 +1,4 @@
-"""Ends code that may never end, such as the search for a regular expression of someone else."""
+"""Ends code that may never end, such as a search for another person's regular expression."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from types import FrameType
 
 @contextlib.contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """Ends what runs inside after some processor time. Python's regular expressions can be interrupted, too.
+    """Ends the code within this context after some processor time, even in Python's regular expressions.
 
     Args:
         seconds: The processor time. The load of the machine does not matter.
@@ -24,7 +24,7 @@ def time_limit(seconds: float) -> Iterator[None]:
         del number, frame
         raise TimeoutError(f"it takes more than {seconds:g} seconds")
 
-    if threading.current_thread() is not threading.main_thread():  # only this one gets signals
+    if threading.current_thread() is not threading.main_thread():  # only the main thread gets signals
         yield
         return
     before = signal.signal(signal.SIGVTALRM, end)

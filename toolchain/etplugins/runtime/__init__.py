@@ -1,1 +1,1 @@
-"""Runs programs in ExecuTorch's runtime, in processes of their own: a damaged program can crash the runtime."""
+"""Runs programs in ExecuTorch's runtime, in separate processes: a damaged program can crash the runtime."""

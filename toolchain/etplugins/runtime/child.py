@@ -19,7 +19,7 @@ from etbuild.surroundings.process_state import stream_to
 def run(tasks: Mapping[str, Callable[[], Any]], at_once: int = 1) -> dict[str, Any]:
     """Runs each task in its own child process.
 
-    Call it in a process with one thread: `torch.set_num_threads(1)` before PyTorch computes anything.
+    Call it in a process with one thread: call `torch.set_num_threads(1)` before PyTorch computes anything.
 
     Args:
         tasks: The tasks by a name for messages. A task returns tensors, plain values, or lists, tuples and dicts of
@@ -31,7 +31,7 @@ def run(tasks: Mapping[str, Callable[[], Any]], at_once: int = 1) -> dict[str, A
 
     Raises:
         EtbuildError: A task raised this error.
-        BuildError: A child was killed: the runtime crashed, for example. The hint has the last line that it wrote.
+        BuildError: A child was killed: the runtime crashed, for example. The hint has the last line of its output.
     """
     with tempfile.TemporaryFile() as log:
 

@@ -1,4 +1,4 @@
-"""The files that a program runs from: the `.pte` and its named data."""
+"""The files of a program: the `.pte` and its named data."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OF_LANGUAGE_MODELS = "llama::"
 
 
 def has_own_kernel(operator: str) -> bool:
-    """Whether ExecuTorch's package has a kernel that its runtime knows only when a session asks for it."""
+    """Whether ExecuTorch's package has a kernel that the runtime gets only when a session imports it."""
     return operator.startswith(_OF_LANGUAGE_MODELS)
 
 
@@ -31,7 +31,7 @@ class ProgramFiles:
     Attributes:
         program: The `.pte`.
         named_data: The `.ptd` files.
-        facts: What is in the `.pte`.
+        facts: The content of the `.pte`.
     """
 
     program: Path
@@ -51,12 +51,12 @@ class ProgramFiles:
 
     @property
     def delegates(self) -> list[str]:
-        """The backends that the program calls, by the names that the runtime knows, sorted."""
+        """The backends that the program calls, by their names in the runtime, sorted."""
         return sorted({name for method in self.facts["methods"].values() for name in method["delegates"]})
 
     @property
     def shares_state(self) -> bool:
-        """Whether methods share memory for their state: ExecuTorch plans it apart from that of intermediate results."""
+        """Whether methods share memory for their state. ExecuTorch plans it separately from intermediate results."""
         return any(len(method["memory"]) > 1 for method in self.facts["methods"].values())
 
     @property
@@ -70,10 +70,10 @@ def read(program: Path, named_data: Sequence[Path] = ()) -> ProgramFiles:
 
     Args:
         program: The `.pte`.
-        named_data: Its `.ptd` files, or directories of them. By default, those that the index beside the program lists.
+        named_data: Its `.ptd` files, or directories of them. Default: the files in the index beside the program.
 
     Raises:
-        InputError: A file is missing, damaged, or no program. (At missing named data, the runtime would crash.)
+        InputError: A file is missing, damaged, or no program. (Without its named data, the runtime would crash.)
     """
     with library_messages_off():
         from etbuild.files.program_file import describe
@@ -98,7 +98,7 @@ def _with_shards(named_data: Sequence[Path]) -> Iterator[Path]:
 
 
 def _check_complete(program: Path, named_data: Sequence[Path]) -> None:
-    """Raises InputError if no file has a blob that the program or one of its delegates asks for by its key."""
+    """Raises InputError if the program or a delegate asks for a key that no file has."""
     from etbuild.files import program_file
 
     with flatbuffer.read_safely(program):

@@ -27,11 +27,11 @@ class Session:
 
         Args:
             files: Its files.
-            scratch: A directory that outlives the session.
+            scratch: A directory that exists longer than the session.
             record: Whether the runtime records its events, for `write_events`.
 
         Raises:
-            InputError: The runtime has none of a backend that the program calls.
+            InputError: The runtime lacks a backend that the program calls.
             BuildError: The runtime refuses the program.
         """
         register_kernels(files)
@@ -103,11 +103,11 @@ class Session:
         program.write_etdump_result_to_file(str(path), str(path.with_name(f"{path.name}.values")))
 
     def state(self, method: str, names: Iterable[str]) -> dict[str, torch.Tensor]:
-        """The buffers of a method that the program holds by name, which needs `emit_mutable_buffer_names`.
+        """The buffers of a method that the program holds by name. This needs `emit_mutable_buffer_names`.
 
         Args:
             method: A method that was called.
-            names: Names of buffers. Those that the program does not hold are left out.
+            names: Names of buffers. Names that the program does not hold are left out.
         """
         found = {}
         loaded = self.load(method)._method
@@ -120,7 +120,7 @@ class Session:
         """The program for a method. It is loaded the first time.
 
         In the Python runtime, the methods of one program use the same memory, and overwrite each other's state. So each
-        method gets a program of its own, as in C++'s `Module`, unless the program has memory that methods share.
+        method gets its own program, as in C++'s `Module`, unless the program has memory that methods share.
 
         Raises:
             BuildError: The runtime refuses the program.
@@ -144,7 +144,7 @@ def register_kernels(files: ProgramFiles) -> None:
 
 
 def unavailable(files: ProgramFiles) -> list[str]:
-    """The backends that the program calls and that the runtime of this process does not have."""
+    """The backends that the program calls and that the runtime of this process lacks."""
     from executorch.runtime import Runtime
 
     registry = Runtime.get().backend_registry
@@ -152,7 +152,7 @@ def unavailable(files: ProgramFiles) -> list[str]:
 
 
 def check_inputs(files: ProgramFiles, method: str, inputs: Sequence[Any]) -> None:
-    """Compares inputs with those that a method takes. The runtime itself would only say a number.
+    """Compares inputs with the inputs of a method. The runtime itself would only report an error number.
 
     Raises:
         InputError: There is no such method, or the inputs do not fit.
@@ -181,8 +181,8 @@ def laid_out(values: Sequence[Any], facts: Sequence[Value]) -> list[Any]:
     The runtime does not check the order of inputs.
 
     Args:
-        values: The inputs or outputs, which fit.
-        facts: What the program says of them.
+        values: The inputs or outputs. They fit the method.
+        facts: The program's facts about them.
     """
     return [_laid_out(value, fact) for value, fact in zip(values, facts, strict=True)]
 

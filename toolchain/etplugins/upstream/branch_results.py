@@ -1,10 +1,10 @@
 """Copies results of `torch.cond` that would be overwritten, and checks the memory plans of branches and loops.
 
-A program does not write the result of a `cond` to the place that was planned for it. It makes the result the tensor of
-the branch that ran. All branches and loops of a graph use the same memory, so the next one overwrites it, and a view of
-the result shows the planned place, which nothing writes. After a copy, the result is where the plan says.
+A program does not write the result of a `cond` to its planned place: the result is the tensor of the branch that ran.
+All branches and loops of a graph use the same memory, so the next one overwrites it. And a view of the result shows the
+planned place, to which nothing writes. After a copy, the result is in its planned place.
 
-What the rounds of a loop return together grows in its place with each round, and ExecuTorch emits no view of it.
+The joined results of a loop's rounds grow in place with each round, and ExecuTorch emits no view of them.
 
 Limits: `overwritten-branches`, `views-of-branches`, `views-of-loops`.
 """
@@ -34,8 +34,8 @@ def copies(*, outputs: bool) -> Callable[[GraphModule], PassResult]:
     """A pass of `to_executorch` that copies each result of a `cond` that may be overwritten while it is needed.
 
     Args:
-        outputs: Whether what a method returns is copied too. It has to be where it was planned if the application
-            gives the memory for it.
+        outputs: Whether results of the method are copied too. They must be in their place if the application provides
+            it.
     """
 
     def copy(graph_module: GraphModule) -> PassResult:
@@ -58,7 +58,7 @@ def copies(*, outputs: bool) -> Callable[[GraphModule], PassResult]:
 
 
 def _graph_modules(graph_module: GraphModule) -> list[GraphModule]:
-    """A graph with the graphs of its branches and loops. Delegates have memory of their own."""
+    """A graph with the graphs of its branches and loops. Delegates have their own memory."""
     bodies = [body for node in graph_module.graph.nodes for body in _bodies(graph_module, node)]
     return [graph_module, *(each for body in bodies for each in _graph_modules(body))]
 
@@ -101,7 +101,7 @@ def _is_static(node: Node) -> bool:
 
 
 def _is_of_others(body: GraphModule, number: int) -> bool:
-    """Whether a branch returns what it was given, or one tensor twice: the result has no memory of its own."""
+    """Whether a branch returns one of its inputs, or one tensor twice: the result then has no own memory."""
     returned = _returned(body)
     base = returned[number]
     while base.target in _VIEWS:
@@ -110,13 +110,13 @@ def _is_of_others(body: GraphModule, number: int) -> bool:
 
 
 def _returned(body: GraphModule) -> list[Node]:
-    """What a branch returns, in the order of the results."""
+    """The results of a branch, in order."""
     (values,) = body.graph.output_node().args
     return list(values) if isinstance(values, (list, tuple)) else [values]
 
 
 def _in_same_memory(node: Node) -> list[Node]:
-    """A node with all that is in its memory: views, and what operators have written there."""
+    """A node and all nodes in its memory: views, and results that operators have written there."""
     found = [node]
     for each in found:
         found += [user for user in each.users if user not in found and each in _shown_by(user)]
@@ -124,7 +124,7 @@ def _in_same_memory(node: Node) -> list[Node]:
 
 
 def _shown_by(node: Node) -> list[Node]:
-    """Those inputs of an operator whose memory its result is in."""
+    """The inputs of an operator whose memory holds its result."""
     if node.target in _VIEWS:
         return [node.args[0]]
     schema = getattr(getattr(node.target, "_op", node.target), "_schema", None)
@@ -135,7 +135,7 @@ def _shown_by(node: Node) -> list[Node]:
 
 
 def _copy(source: Node, result: Node) -> None:
-    source.append(result)  # nothing may come between a branch and the copy
+    source.append(result)  # nothing may be between a branch and the copy
     with source.graph.inserting_after(result):
         copied = source.graph.call_function(ops.edge.dim_order_ops._clone_dim_order.default, (result,))
     copied.meta = {**result.meta, "val": result.meta["val"].clone()}
@@ -143,7 +143,7 @@ def _copy(source: Node, result: Node) -> None:
 
 
 def check(method: str, graph_module: GraphModule) -> None:
-    """Checks that what lives while a branch or a loop runs is in other memory than what the branch or loop writes.
+    """Checks that no branch or loop writes to memory that is in use while it runs.
 
     ExecuTorch verifies no memory plan of a method with branches or loops.
 
@@ -164,14 +164,15 @@ class _Planned:
 
     Args:
         module: The graph.
-        given: Where its inputs are that the plan of another graph has, by name.
+        given: The places of those inputs that are in the plan of another graph, by name.
     """
 
     def __init__(self, module: GraphModule, given: Mapping[str, Sequence[TensorSpec]]) -> None:
         self._module, self._given = module, given
 
     def overwritten(self) -> Iterator[tuple[Node, Node]]:
-        """Each node that is needed after what overwrites it, or shows another place, with the other node."""
+        """Each node that is needed after another one overwrites it, or that shows another one's place; with the other
+        node."""
         nodes = list(self._module.graph.nodes)
         for number, node in enumerate(nodes):
             if node.target is memory.view and _is_static(node) and _is_of_branch(node.args[0]):
@@ -186,7 +187,7 @@ class _Planned:
                 yield from inside.overwritten()
 
     def _places(self, node: Node) -> list[TensorSpec]:
-        """Where the tensor of a node may be."""
+        """The places where the tensor of a node may be."""
         if node.target is memory.view:
             return self._places(node.args[0])
         if not _is_of_branch(node):
@@ -199,7 +200,7 @@ class _Planned:
         ]
 
     def _inside(self, node: Node, body: GraphModule) -> _Planned:
-        """A branch or a loop. The inputs of a branch are where the operands are."""
+        """A branch or a loop. The inputs of a branch are in the places of the operands."""
         given: dict[str, Sequence[TensorSpec]] = {}
         if node.target is _COND:
             operands = zip(body.graph.find_nodes(op="placeholder"), node.args[3], strict=True)
@@ -208,7 +209,7 @@ class _Planned:
 
 
 def _written(body: GraphModule) -> list[TensorSpec]:
-    """The places that a branch or a loop writes to, with those that it contains."""
+    """The places that a branch or a loop writes to, including those of inner branches and loops."""
     nodes = [node for module in _graph_modules(body) for node in module.graph.nodes]
     return [spec for node in nodes if node.target is not memory.view for spec in _specs(node)]
 
@@ -220,7 +221,7 @@ def _specs(node: Node) -> list[TensorSpec]:
 
 
 def _overlap(one: TensorSpec, other: TensorSpec) -> bool:
-    if one is other or one.mem_id != other.mem_id:  # an input of a body may have the place of the operand
+    if one is other or one.mem_id != other.mem_id:  # an input of a body may share the place of its operand
         return False
     return bool(
         one.mem_offset < other.mem_offset + other.allocated_memory

@@ -1,4 +1,4 @@
-"""What to work around when methods are emitted: see `etbuild.workarounds.OfEmission`."""
+"""Workarounds for the emission of methods: see `etbuild.workarounds.OfEmission`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Changes the graphs of a method: puts other operators in place of some."""
+"""Changes the graphs of a method: replaces some operators by others."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from torch.export import ExportedProgram
 Add = Callable[..., Any]
 """Adds a call of an operator to a graph and returns its node."""
 Writer = Callable[..., Any]
-"""Gets `Add` and the arguments of an operator, and returns the node of the same result."""
+"""Gets `Add` and the arguments of an operator, and returns a node with the same result."""
 
 
 def change_graphs(program: ExportedProgram, change: Callable[[torch.fx.Graph], bool]) -> None:
-    """Calls a function for the graph of a method and those that it calls. It returns whether it has changed one."""
+    """Calls a function for the graph of a method and the graphs that it calls. It returns whether it has changed
+    one."""
     for graph_module in program.graph_module.modules():
         if isinstance(graph_module, torch.fx.GraphModule) and change(graph_module.graph):
             graph_module.recompile()
@@ -29,7 +30,7 @@ def write(program: ExportedProgram, writer_of: Callable[[torch.fx.Node], Writer 
 
     Args:
         program: The method. It is changed in place.
-        writer_of: What writes an operator anew; None for one that stays.
+        writer_of: Returns the writer that replaces an operator; None if the operator stays.
     """
 
     def change(graph: torch.fx.Graph) -> bool:
@@ -47,7 +48,7 @@ def _replace(program: ExportedProgram, graph: torch.fx.Graph, node: torch.fx.Nod
     def add(operator: Any, *inputs: Any, **options: Any) -> torch.fx.Node:
         added = graph.call_function(operator, inputs, options)
         values = torch.fx.map_arg(inputs, lambda each: each.meta["val"])
-        with mode, enable_python_dispatcher():  # the kernels in C++ would fix dynamic sizes
+        with mode, enable_python_dispatcher():  # kernels in C++ would fix dynamic sizes
             added.meta = {**node.meta, "val": operator(*values, **options)}
         return added
 
@@ -62,7 +63,7 @@ def _replace(program: ExportedProgram, graph: torch.fx.Graph, node: torch.fx.Nod
 
 
 def _put_in_place(program: ExportedProgram, graph: torch.fx.Graph, node: torch.fx.Node, result: Any) -> None:
-    """Lets everything read another node; None if nothing reads the old one."""
+    """Makes all readers read another node; None if nothing reads the old one."""
     if result is not None:
         node.replace_all_uses_with(result)
     if result is not None and graph is program.graph:  # a node of a subgraph may have the name of a method's result

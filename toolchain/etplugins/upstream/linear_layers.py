@@ -1,8 +1,7 @@
 """Prevents XNNPACK from treating the operators of a hook as part of a linear layer.
 
-XNNPACK's partitioner assumes that all operators that come from a `torch.nn.Linear` are the layer itself, and multiplies
-by its parameter. But a hook of the layer may compute the weight, or something else, from that parameter. See
-`docs/upstream.md`.
+XNNPACK's partitioner assumes that all operators of a `torch.nn.Linear` are the layer itself, and multiplies by its
+parameter. But a hook of the layer may compute the weight, or something else, from it. See `docs/upstream.md`.
 
 Limit: `xnnpack-hooks`.
 """
@@ -16,7 +15,7 @@ import torch
 from torch.export import ExportedProgram
 
 _ATEN = torch.ops.aten
-_LINEAR, _OTHER = "torch.nn.modules.linear.Linear", "torch.nn.modules.module.Module"  # as exports name them
+_LINEAR, _OTHER = "torch.nn.modules.linear.Linear", "torch.nn.modules.module.Module"  # their names in exports
 _QUANTIZED = ("quantized_decomposed", "torchao")
 _TRANSPOSED = (_ATEN.t.default, _ATEN.transpose.int, _ATEN.permute.default)
 _SHAPED = {
@@ -24,7 +23,7 @@ _SHAPED = {
     *(_ATEN.view.default, _ATEN.reshape.default, _ATEN._unsafe_view.default, _ATEN.view_copy.default),
     *(_ATEN.unsqueeze.default, _ATEN.squeeze.dims, _ATEN.expand.default, _ATEN.sym_size.int, operator.getitem),
 }
-# The operators that a linear layer becomes, with the positions of their weight and bias among the arguments.
+# The operators of a linear layer, with the positions of their weight and bias among the arguments.
 _LAYERS = {_ATEN.linear.default: (1, 2), _ATEN.addmm.default: (2, 0), _ATEN.mm.default: (1, None)}
 
 
@@ -67,7 +66,7 @@ def _is_one_layer(nodes: list[torch.fx.Node]) -> bool:
 
 
 def _transpositions(value: Any) -> int | None:
-    """Counts how often a weight is transposed before its use; None: the value is computed, or is not a weight."""
+    """How often a weight is transposed before its use; None: the value is computed, or is not a weight."""
     count = 0
     while isinstance(value, torch.fx.Node):
         if value.op in ("placeholder", "get_attr"):

@@ -1,4 +1,4 @@
-"""What to work around before and after backends get methods: see `etbuild.workarounds.OfLowering`."""
+"""Workarounds before and after backends get methods: see `etbuild.workarounds.OfLowering`."""
 
 from __future__ import annotations
 
@@ -32,6 +32,6 @@ def change_lowered(edge: EdgeProgramManager) -> None:
 
 
 def finish(edge: EdgeProgramManager) -> None:
-    """Writes norms out that no backend has taken, and copies the old content of buffers."""
+    """Replaces norms that no backend has taken, and copies the old content of buffers."""
     norms.write_out(edge)
     old_buffers.copy(edge)

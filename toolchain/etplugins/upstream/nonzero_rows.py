@@ -1,7 +1,7 @@
-"""Lays the result of `nonzero` out in rows, as ExecuTorch's kernel writes it.
+"""Gives the result of `nonzero` the layout in which ExecuTorch's kernel writes it: row by row.
 
-In PyTorch the result has column-major strides, and ExecuTorch notes their order in the program. But its kernel writes
-row by row, so that the indices of several dimensions are in wrong places, and most kernels refuse such a tensor.
+In PyTorch, the result has column-major strides, and ExecuTorch notes their order in the program. But its kernel writes
+row by row. So the indices of several dimensions are in wrong places, and most kernels refuse such a tensor.
 
 Limit: `nonzero`.
 """
@@ -20,7 +20,7 @@ _NONZERO = torch.ops.aten.nonzero.default
 
 @contextlib.contextmanager
 def row_major() -> Iterator[None]:
-    """Returns a context manager in which graphs that are traced again have row-major results of `nonzero`."""
+    """Returns a context manager. Graphs that are traced again in it have row-major results of `nonzero`."""
     original = op_implementations_dict[_NONZERO]
 
     def in_rows(mode: Any, function: Any, given: Any) -> Any:

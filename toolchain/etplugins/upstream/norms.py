@@ -1,8 +1,8 @@
-"""Writes layer, group and instance norms anew, and batch norms without statistics, unless a backend takes them.
+"""Replaces layer, group and instance norms, and batch norms without statistics, unless a backend takes them.
 
 ExecuTorch's kernels compute the variance as E[x²]-E[x]², in the dtype of the input, and most add one number after the
-other. So they lose the digits of an input whose mean is large, give NaN for a flat one, and are wrong for float16 and
-for images of a million pixels. Here the mean is subtracted first. Sums are in float64, and the rest is in float32.
+other. So they lose the digits of an input with a large mean, give NaN for a constant one, and are wrong for float16 and
+for images of a million pixels. Here, the mean is subtracted first. Sums are in float64, and the rest is in float32.
 
 Limits: `norms`, `norms-of-float16`.
 """
@@ -26,7 +26,7 @@ _CHANNEL = 1
 
 
 def write_out(edge: EdgeProgramManager) -> None:
-    """Writes the norms of methods anew, as far as they are not in delegates.
+    """Replaces the norms of methods that are not in delegates.
 
     Args:
         edge: The lowered methods. They are changed in place.
@@ -41,7 +41,7 @@ def _writer(node: torch.fx.Node) -> Writer | None:
 
 
 def _with_results_of(node: torch.fx.Node, write: Writer, add: Add, *inputs: Any) -> tuple[Any, ...]:
-    """Writes a norm. Its results have the form of the operator's; None stands for one that nothing reads."""
+    """Writes a norm. Its results have the form of the operator's; None stands for an unread one."""
     dtype = torch.promote_types(inputs[0].meta["val"].dtype, torch.float32)
     results = write(add, *(_converted(add, each, dtype) for each in inputs))
     read = {user.args[1] for user in node.users}
@@ -55,7 +55,7 @@ def _with_results_of(node: torch.fx.Node, write: Writer, add: Add, *inputs: Any)
 
 
 def _layer_norm(add: Add, given: Any, sizes: list[Any], weight: Any, bias: Any, eps: float) -> tuple[Any, Any, Any]:
-    """The operator itself, of an input whose mean is 0. It is faster than what it consists of."""
+    """The operator itself, for an input whose mean is 0. It is faster than its parts."""
     mean, centered = _centered(add, given, list(range(-len(sizes), 0)))
     norm = add(_ATEN.native_layer_norm.default, centered, sizes, weight, bias, eps)
     return add(operator.getitem, norm, 0), mean, add(operator.getitem, norm, 2)
@@ -70,7 +70,7 @@ def _group_norm(add: Add, given: Any, weight: Any, bias: Any, *options: Any) -> 
 
 
 def _batch_norm(add: Add, given: Any, weight: Any, bias: Any, *options: Any) -> tuple[Any, Any, Any]:
-    *_, eps = options  # without statistics, it is always training, and the momentum changes nothing
+    *_, eps = options  # without statistics, it is always in training, and the momentum has no effect
     normalized, mean, scale = _normalized(add, given, [dim for dim in _dims(given) if dim != _CHANNEL], eps)
     return _of_channels(add, normalized, weight, bias), mean, scale
 
@@ -83,7 +83,7 @@ _WRITERS: dict[Any, Writer] = {
 
 
 def _normalized(add: Add, given: Any, dims: list[int], eps: float) -> tuple[Any, Any, Any]:
-    """A tensor with the mean 0 and the variance 1 along dimensions, its mean, and 1 divided by its deviation."""
+    """A tensor with the mean 0 and the variance 1 along dimensions, the mean, and 1 divided by the deviation."""
     mean, centered = _centered(add, given, dims)
     variance = _mean(add, add(_ATEN.mul.Tensor, centered, centered), dims)
     scale = add(_ATEN.rsqrt.default, add(_ATEN.add.Scalar, variance, eps))
@@ -97,8 +97,8 @@ def _centered(add: Add, given: Any, dims: list[int]) -> tuple[Any, Any]:
 
 
 def _mean(add: Add, given: Any, dims: list[int]) -> Any:
-    """A mean in float64. The kernel of `sum` adds numbers of float64 in float32, and that of `mean` prints a line when
-    it changes a dtype."""
+    """A mean in float64. The kernel of `sum` adds float64 numbers in float32, and that of `mean` prints a line for a
+    change of dtype."""
     if given.meta["val"].dtype is torch.float64:
         return add(_ATEN.mean.dim, given, dims, True)
     count = functools.reduce(functools.partial(_product, add), (_size(add, given, dim) for dim in dims))
@@ -115,8 +115,7 @@ def _of_channels(add: Add, normalized: Any, weight: Any, bias: Any) -> Any:
 
 
 def _converted(add: Add, given: Any, dtype: torch.dtype, order: Sequence[int] | None = None) -> Any:
-    """A tensor in a dtype and an order of its dimensions in memory, row by row if none is given. What is no tensor
-    stays."""
+    """A tensor in a dtype and an order of its dimensions in memory; by default row by row. Other values stay."""
     value = given.meta["val"] if isinstance(given, torch.fx.Node) else None
     if not isinstance(value, torch.Tensor):
         return given
@@ -127,7 +126,7 @@ def _converted(add: Add, given: Any, dtype: torch.dtype, order: Sequence[int] | 
 
 
 def _like(add: Add, result: Any, value: torch.Tensor) -> Any:
-    """A result in the form of another one, from which the operator has dropped the dimensions that it reduces."""
+    """A result in the form of the operator's result, which lacks the reduced dimensions."""
     if len(_dims(result)) > value.dim():
         dims = [dim for dim in _dims(result) if dim != _CHANNEL] if value.dim() == 1 else [-1]
         result = add(_ATEN.squeeze_copy.dims, result, dims)

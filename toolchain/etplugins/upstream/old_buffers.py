@@ -1,7 +1,7 @@
 """Copies the old content of buffers that a method returns, or writes into another buffer.
 
-A program writes the new content of all buffers when the method ends, one after the other, before it returns. What is
-the old content of a buffer may by then be overwritten. And where a buffer gets the content of another one, as in
+At the end of a method, before it returns, a program writes the new content of all buffers, one after the other. The old
+content of a buffer may then be overwritten. And if a buffer gets the content of another one, as in
 `self.previous.copy_(self.current)`, ExecuTorch 1.5.1 writes nothing.
 
 Limit: `moved-buffers`.
@@ -19,7 +19,7 @@ from torch.export.graph_signature import OutputKind, OutputSpec, TensorArgument
 
 
 def copy(edge: EdgeProgramManager) -> None:
-    """Copies each such buffer at the beginning of its method, and each such view of one.
+    """Copies each such buffer, and each such view of a buffer, at the beginning of its method.
 
     Args:
         edge: The lowered methods. They are changed in place.
@@ -46,7 +46,7 @@ def _copy_old(program: ExportedProgram) -> None:
 def _is_old(
     result: torch.fx.Node, spec: OutputSpec, buffers: dict[torch.fx.Node, str], written: Collection[str]
 ) -> bool:
-    """Whether a result is the old content of a buffer that is written, or the content that another buffer gets."""
+    """Whether a result is the old content of a written buffer, or the content that another buffer gets."""
     if spec.kind is OutputKind.USER_OUTPUT:
         return buffers.get(result) in written
     source = buffers.get(_source(result))
@@ -54,7 +54,7 @@ def _is_old(
 
 
 def _source(node: torch.fx.Node) -> torch.fx.Node:
-    """What a view shows. ExecuTorch gives a view no memory of its own, unless it is a result."""
+    """The node that a view shows. ExecuTorch gives a view no own memory, unless it is a result."""
     while node.op == "call_function" and node.target == ops.edge.aten.view_copy.default:
         node = node.all_input_nodes[0]
     return node

@@ -1,4 +1,4 @@
-"""Keeps the sizes of what `split` and `chunk` return dynamic while ExecuTorch verifies them.
+"""Keeps the sizes in results of `split` and `chunk` dynamic while ExecuTorch verifies them.
 
 Limit: `sizes-of-splits`.
 """
@@ -17,7 +17,7 @@ from etbuild.patching import replacing
 def verified_as_symbols(values: Any) -> int:
     """A length for ExecuTorch's verifier that fixes no size.
 
-    It asks for the length of a list of tensors that an operator returns, such as `split`. What it takes for the list is
-    the first tensor, whose length is a size. It needs none: an empty list may have any dtype.
+    It asks for the length of the list of tensors that an operator such as `split` returns. But it takes the first
+    tensor for the list, and the length of that is a size. It needs no length: an empty list may have any dtype.
     """
     return 0 if isinstance(values, torch.Tensor) else len(values)

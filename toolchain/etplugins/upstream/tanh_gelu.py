@@ -1,4 +1,4 @@
-"""Writes out GELU's tanh form, for backends that compute the exact form instead and say nothing.
+"""Writes out GELU's tanh form, for backends that silently compute the exact form instead.
 
 The two differ by up to 0.0005. Gemma, SigLIP and others use the tanh form (`gelu_pytorch_tanh` of transformers).
 
@@ -25,7 +25,7 @@ def write_out(program: ExportedProgram, dtypes: Collection[str] = ("float32",)) 
 
     Args:
         program: The method. It is changed in place.
-        dtypes: The dtypes in which the form is replaced, by PyTorch's names: those in which backends take it.
+        dtypes: The dtypes in which backends take the form, by PyTorch's names: only there it is replaced.
     """
     wanted = {getattr(torch, name) for name in dtypes}
 

@@ -1,7 +1,7 @@
 """Copies named data before its shape is changed.
 
-ExecuTorch gives a weight in another shape no memory of its own: it writes the weight a second time, with that shape.
-For a weight that is named data it cannot do that, and fails.
+ExecuTorch gives a weight in another shape no own memory: it writes the weight a second time, with that shape. It cannot
+do that for a weight in named data, and fails.
 
 Limit: `views-of-constants`.
 """

@@ -1,4 +1,4 @@
-"""What to work around in XNNPACK: see `etbuild.workarounds.OfBackend`."""
+"""Workarounds for XNNPACK: see `etbuild.workarounds.OfBackend`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Corrects the graphs of XNNPACK's delegates: their constants, and where they convert between float32 and int8.
+"""Corrects the graphs of XNNPACK's delegates: their constants, and their conversions between float32 and int8.
 
 Limits: `convolutions-of-one-input`, `xnnpack-weight-twice`, `xnnpack-bias-twice`, `xnnpack-kernel-twice`,
 `xnnpack-transposed-twice`, `xnnpack-copied-results`, `xnnpack-borders`, `xnnpack-conv1d-floats`, `xnnpack-batch-norms`,
@@ -43,18 +43,18 @@ _KERNEL_DIMENSIONS = 3  # of a one-dimensional convolution
 
 @contextlib.contextmanager
 def corrected_graphs() -> Iterator[None]:
-    """A context in which operators share only what they read in one form, and convert between float32 and int8.
+    """A context in which operators share only constants in one form, and convert between float32 and int8.
 
-    Readers of a constant that need it in different forms get a constant each. Equal constants are stored once.
+    Readers that need a constant in different forms get their own constants. Equal constants are stored once.
 
     - The runtime packs weights and biases when it loads a delegate, and then frees the constants that it has packed. It
-      frees them also if another operator reads them later, which then crashes.
-    - The bias of a quantized layer has a scale of its own for each call of the layer, and ExecuTorch writes the first.
-    - ExecuTorch gives the kernel of a one-dimensional convolution another shape, again for each call of the layer.
+      does so even if another operator reads them later, which then crashes.
+    - The bias of a quantized layer has its own scale for each call of the layer, and ExecuTorch writes the first.
+    - ExecuTorch changes the shape of a one-dimensional convolution's kernel, again for each call of the layer.
     - The kernel of a transposed convolution has another layout than that of a convolution, and ExecuTorch writes the
       first.
     """
-    created = _with_a_free_name(fuse_batch_norm.create_constant_placeholder)  # it may be replaced already
+    created = _with_a_free_name(fuse_batch_norm.create_constant_placeholder)  # may already be a replacement
     with (
         replaced(XNNPACKPassManager, "transform", _transform),
         replaced(Conv1dUnsqueezePass, "insert_q_dq_pair", _quantize_if_the_kernel_is),
@@ -79,9 +79,9 @@ def _transform(self: Any) -> Any:
 
 
 def _write_each_result(graph: Any) -> None:
-    """Copies what would be two results of a delegate, or an input and a result: ExecuTorch refuses both.
+    """Copies a value that is two results of a delegate, or an input and a result: ExecuTorch refuses both.
 
-    Its passes remove copies, as of `x.clone()` before the model writes to the clone, and others read `x`.
+    Its passes remove copies, such as `x.clone()` in a model that then writes to the clone and still reads `x`.
     """
     output = graph.output_node()
     written: list[Any] = []
@@ -99,7 +99,7 @@ def _write_each_result(graph: Any) -> None:
 def _with_a_free_name(create: Callable[..., Any]) -> Callable[..., Any]:
     """Gives the constants of each folded batch norm a name that no other constant of the graph has.
 
-    ExecuTorch names them after the weight, and takes a constant of that name for the same one: so two batch norms after
+    ExecuTorch names them after the weight, and treats a constant of that name as the same one. So two batch norms after
     one layer, with one weight, or without any, would be equal.
     """
     numbers = itertools.count()
@@ -118,7 +118,7 @@ _bounds_of_last = FuseActivationPass.get_output_min_max_from_activation
 
 
 def _bounds_of_both(self: Any, activation: Any) -> Any:
-    """Fuses an activation with an operator that has one already as both of them. ExecuTorch keeps the last one."""
+    """Fuses an activation with an operator that has one already, so that both apply. ExecuTorch keeps the last one."""
     last = _bounds_of_last(self, activation)
     first = FuseActivationPass.get_fused_activation(activation.args[0])
     if first is None:
@@ -134,8 +134,8 @@ _insert_q_dq_pair = Conv1dUnsqueezePass.insert_q_dq_pair
 def _quantize_if_the_kernel_is(self: Any, graph: Any, anchor: Any, q_params: Any) -> None:
     """Leaves the input and the result of a one-dimensional convolution in float32 if its kernel is.
 
-    ExecuTorch quantizes what it adds around such a convolution if the operator before it or after it is quantized, as
-    if the convolution were, too.
+    If the operator before or after such a convolution is quantized, ExecuTorch quantizes the operators that it adds
+    around the convolution.
     """
     layer = anchor if operator_of(anchor) == "aten.convolution.default" else next(iter(anchor.users))
     if is_dequant(layer.args[_KERNEL]):
@@ -143,8 +143,8 @@ def _quantize_if_the_kernel_is(self: Any, graph: Any, anchor: Any, q_params: Any
 
 
 def _separate(program: Any, form: Callable[[Any, Any, int], str]) -> None:
-    """Gives the readers of each constant that need different forms of it a constant each, in place. `form` names the
-    form that a reader needs, from the constant, the reader, and the argument's index."""
+    """If readers of a constant need different forms of it, gives each form its own constant, in place. `form` returns
+    the form for a reader, from the constant, the reader, and the argument's index."""
     for constant in program.graph.find_nodes(op="placeholder"):
         uses: dict[str, list[tuple[Any, int]]] = {}
         for user in constant.users:
@@ -161,13 +161,13 @@ def _separate(program: Any, form: Callable[[Any, Any, int], str]) -> None:
 
 
 def _nodes(argument: Any) -> Sequence[Any]:
-    """The operators and constants that an argument consists of: several for `cat`, for example."""
+    """The operators and constants in an argument: for example, `cat` has several."""
     return argument if isinstance(argument, list | tuple) else [argument]
 
 
 def _copied(program: Any, constant: Any, name: str) -> Any:
-    """A new constant with the content of another one. ExecuTorch's function for that does not take the graph that its
-    passes leave."""
+    """A new constant with the content of another one. ExecuTorch's own function fails for the graph after its
+    passes."""
     with program.graph.inserting_before(constant):
         copy = program.graph.placeholder(name)
     copy.meta = dict(constant.meta)
@@ -194,15 +194,15 @@ def _form(constant: Any, user: Any, index: int) -> str:
 
 
 def _kernel_of(constant: Any, user: Any, index: int) -> str:
-    """The convolution whose one-dimensional kernel a constant is, if it is one, before ExecuTorch's passes."""
+    """For the kernel of a one-dimensional convolution, before ExecuTorch's passes: its convolution. Otherwise empty."""
     reader, _ = _reader(user, index)
     is_kernel = operator_of(reader) == "aten.convolution.default" and constant.meta["val"].dim() == _KERNEL_DIMENSIONS
     return f"of {user.name}" if is_kernel else ""
 
 
 def _reader(user: Any, index: int) -> tuple[Any, int]:
-    """The operator that reads a constant, and the index of the argument. ExecuTorch gives each reader of a quantized
-    constant a `dequantize` of its own."""
+    """The operator that reads a constant, and the index of the argument. In ExecuTorch, each reader of a quantized
+    constant has its own `dequantize`."""
     if "dequantize" not in operator_of(user) or index != 0 or not user.users:
         return user, index
     reader = next(iter(user.users))
@@ -212,8 +212,9 @@ def _reader(user: Any, index: int) -> tuple[Any, int]:
 def _convert_at_borders(graph: Any) -> None:
     """Adds the conversions between float32 and int8 that ExecuTorch leaves out of a statically quantized delegate.
 
-    It marks a `quantize` or `dequantize` as a part of a quantized operator, which needs no conversion, also if others
-    read its result as float32, or if the operator is not in the delegate. Nothing then writes the float32 numbers.
+    It marks a `quantize` or `dequantize` as a part of a quantized operator, without conversion. It does so even if
+    others read its result as float32, or if the operator is not in the delegate. Then nothing writes the float32
+    numbers.
     """
     for node in list(graph.nodes):
         if not is_tagged_as_implicit_q_dq(node) or is_dynamic_qdq(node):
@@ -223,7 +224,7 @@ def _convert_at_borders(graph: Any) -> None:
         if is_dequant(node) and not all(map(_computes_with_integers, node.users)):
             with graph.inserting_after(node):
                 implicit = graph.node_copy(node)
-            del node.meta[IS_IMPLICIT_Q_DQ_TAG]  # this one may be a result, which has its name
+            del node.meta[IS_IMPLICIT_Q_DQ_TAG]  # keeps this one, as it may be a result with a name
             for reader in filter(_computes_with_integers, list(node.users)):
                 reader.replace_input_with(node, implicit)
             if not implicit.users:
@@ -231,7 +232,8 @@ def _convert_at_borders(graph: Any) -> None:
 
 
 def _computes_with_integers(reader: Any) -> bool:
-    """Whether a reader of a `dequantize` is a part of a quantized operator: a layer, or what ends in a `quantize`."""
+    """Whether a reader of a `dequantize` is a part of a quantized operator: a layer, or one that ends in a
+    `quantize`."""
     users = [*reader.users]
     if operator_of(reader) == "aten.constant_pad_nd.default" and len(users) == 1 and operator_of(users[0]) in _LAYERS:
         return True  # ExecuTorch pads the integers
@@ -242,7 +244,7 @@ def _computes_with_integers(reader: Any) -> bool:
 
 
 def _quantize_for_each_convolution(graph: Any) -> None:
-    """Gives a dynamically quantized convolution operators of its own that quantize its input, if others share them.
+    """Gives a dynamically quantized convolution its own operators that quantize its input, if others share them.
 
     XNNPACK computes wrong numbers for convolutions with kernels of different sizes that share these operators.
     """
@@ -266,7 +268,7 @@ def _geometry(node: Any) -> str:
 
 
 def _unshared(graph: Any, node: Any, reader: Any) -> Any:
-    """A node that has no other reader: the given one, or a copy of it."""
+    """A node without other readers: the given one, or a copy of it."""
     if len(node.users) == 1:
         return node
     with graph.inserting_after(node):

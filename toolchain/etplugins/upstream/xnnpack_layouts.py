@@ -1,7 +1,7 @@
 """Corrects the layouts of images in XNNPACK's delegates.
 
 XNNPACK computes convolutions in the format channels_last. A pass of ExecuTorch changes the layouts of their inputs and
-results, and gets some wrong.
+results, with errors.
 
 Limits: `layouts-of-dynamic-inputs`, `dynamic-layers-after-images`, `xnnpack-softmax`, `xnnpack-quantized-input`,
 `layouts-of-quantized-results`.
@@ -28,8 +28,8 @@ _TO_COPY = ops.edge.aten._to_copy.default
 def corrected_layouts() -> Iterator[None]:
     """A context in which each operator reads the elements of its inputs in the right order."""
     layouts = ChannelsLastTaggedReshapePass
-    # ExecuTorch leaves the result of a convolution in the format channels_last, and XNNPACK computes softmax over what
-    # is last in memory. So softmax gets its input row by row.
+    # ExecuTorch leaves the result of a convolution in the format channels_last, and XNNPACK computes softmax over the
+    # last dimension in memory. So softmax gets its input row by row.
     by_rows = {*layouts.memory_sensitive_ops_nchw, ops.edge.aten._softmax.default}
     is_nhwc = _of_quantized_input(layouts.is_nhwc_node, layouts._is_nhwc_tensor)
     is_nchw = _of_quantized_input(layouts.is_nchw_node, lambda value: not layouts._is_nhwc_tensor(value))
@@ -47,10 +47,9 @@ def corrected_layouts() -> Iterator[None]:
 
 
 def _of_quantized_input(original: Callable[[Any], bool], has_form: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    """Takes the layout of a quantized input from the input, and not from the first of its elements.
+    """Takes the layout of a quantized input from the input, and not from its first element.
 
-    ExecuTorch looks at that in place of a batch of images, which is then never in the format channels_last. For a
-    number it fails.
+    ExecuTorch looks at the first image of a batch, which is never in the format channels_last. For a number, it fails.
     """
 
     def is_of_form(node: Any) -> bool:
@@ -68,8 +67,8 @@ def _before_quantizing(original: Any, form: torch.memory_format, has_form: Calla
     """Changes the layout of the input of a dynamically quantized layer right before it is quantized.
 
     For a convolution, ExecuTorch's pass changes the input of the whole delegate instead, and the operators in between
-    do not know that. They then read its elements in a wrong order, or the runtime refuses their shapes. For a linear
-    layer it separates the layer from what quantizes its input, and lowering fails.
+    do not know that. Then they read its elements in a wrong order, or the runtime refuses their shapes. For a linear
+    layer, the pass separates the layer from the operators that quantize its input, and lowering fails.
     """
 
     def change(self: Any, graph_module: Any, node: Any, target: Any) -> None:
@@ -91,7 +90,7 @@ def _is_input_of_form(of_pass: Any, source: Any, form: torch.memory_format) -> b
 
 
 def _lay_out_before_quantizing(of_pass: Any, graph: Any, quantize: Any, form: torch.memory_format) -> None:
-    """Gives a `quantize`, and what chooses its scale and its zero point, their input in a layout."""
+    """Gives a layout to the input of a `quantize`, and of the operators that choose its scale and its zero point."""
     source = quantize.args[0]
     ranges = {each.all_input_nodes[0] for each in quantize.all_input_nodes[1:3]}
     readers = (quantize, *sorted(ranges))
@@ -108,8 +107,8 @@ def _lay_out_before_quantizing(of_pass: Any, graph: Any, quantize: Any, form: to
 def _for_later_readers(original: Any) -> Any:
     """Changes the layout of a statically quantized tensor only for the operators that need the change.
 
-    ExecuTorch's pass changes it for all readers, also for those that it has planned with the other layout before, such
-    as `exp` in the Mish of a convolution's result. They then read the elements in a wrong order.
+    ExecuTorch's pass changes it for all readers, even for those that it has planned with the other layout before, such
+    as `exp` in the Mish of a convolution's result. Then they read the elements in a wrong order.
     """
 
     def insert_copy_q_dq(self: Any, graph_module: Any, before: Any, after: Any, copy: Any, q_params: Any) -> None:
@@ -119,7 +118,7 @@ def _for_later_readers(original: Any) -> Any:
                 unchanged = graph_module.graph.node_copy(before)
             for user in planned:
                 user.replace_input_with(before, unchanged)
-        copy.meta.setdefault("val", before.meta["val"])  # a result of the delegate has the layout that it has here
+        copy.meta.setdefault("val", before.meta["val"])  # a result of the delegate keeps its layout here
         original(self, graph_module, before, after, copy, q_params)
 
     return insert_copy_q_dq

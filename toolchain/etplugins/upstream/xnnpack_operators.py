@@ -1,4 +1,4 @@
-"""Which operators XNNPACK takes: none that the runtime could not load, or that ExecuTorch's passes get wrong.
+"""Keeps operators from XNNPACK that the runtime cannot load, or that ExecuTorch's passes make wrong.
 
 Limits: `xnnpack-dimensions`, `xnnpack-own-weight`, `xnnpack-prelu`, `xnnpack-dynamic-sizes`, `xnnpack-addmm`,
 `xnnpack-rsqrt`, `xnnpack-sigmoid`, `xnnpack-max`, `xnnpack-scale`, `xnnpack-written-weight`.
@@ -21,11 +21,11 @@ from torch.fx import Node
 from etbuild.backends.xnnpack import Xnnpack
 from etbuild.patching import replaced
 
-_MAX_DIMENSIONS = 6  # XNN_MAX_TENSOR_DIMS: the runtime loads no method with a delegate that has tensors of more
+_MAX_DIMENSIONS = 6  # XNN_MAX_TENSOR_DIMS: the runtime refuses a method if a delegate has tensors of more
 _IMAGE_DIMENSIONS = 4
 _FAR = 1e20
-_NUMBER = "_lifted_tensor_constant"  # begins the name of an input that stands for a number of the graph
-_NEAR = 64  # operators before another one that are looked at
+_NUMBER = "_lifted_tensor_constant"  # the name of an input for a number of the graph begins with this
+_NEAR = 64  # this many operators before another one are looked at
 
 
 @contextlib.contextmanager
@@ -35,7 +35,7 @@ def corrected_operators(partitioners: Mapping[str, Sequence[Any]]) -> Iterator[N
     Args:
         partitioners: The partitioners of each method.
     """
-    written = functools.lru_cache(maxsize=1)(_written_buffers)  # asked for each operator of a method
+    written = functools.lru_cache(maxsize=1)(_written_buffers)  # it is called for each operator of a method
     with contextlib.ExitStack() as changed:
         for partitioner in {id(one): one for own in partitioners.values() for one in own}.values():
             if not isinstance(partitioner, ConfigerationBasedPartitioner):
@@ -54,12 +54,12 @@ def operator_of(node: Any) -> str:
 
 
 def _of_usual_tensors(config: Any, written_buffers: Callable[[Any], set[str]]) -> Callable[[Any, Any], bool]:
-    """Returns the check of an operator's configuration, which is also false in these cases:
+    """Returns the check of an operator's configuration. It is also false in these cases:
 
     - A tensor has more dimensions than XNNPACK knows.
-    - `_USUAL` has a check of the operator, which is false.
-    - It is a sigmoid behind a large number: XNNPACK gives NaN for finite numbers beyond about 1e20.
-    - A weight of the operator is a buffer that the method writes. ExecuTorch would take it for a constant.
+    - The check of the operator in `_USUAL` is false.
+    - The operator is a sigmoid after a large number: XNNPACK gives NaN for finite numbers beyond about 1e20.
+    - A weight of the operator is a buffer that the method writes. ExecuTorch would treat it as a constant.
     """
     check = config.check_constraints
 
@@ -76,7 +76,7 @@ def _of_usual_tensors(config: Any, written_buffers: Callable[[Any], set[str]]) -
 
 
 def _counting_each(config: Any) -> Callable[[Any, Any, Any], Any]:
-    """Returns the search for the bias of a layer, which counts also an input that is the layer's weight.
+    """Returns the search for the bias of a layer. It also counts an input that is the layer's weight.
 
     ExecuTorch looks for a bias only if a layer has three different inputs.
     """
@@ -95,32 +95,32 @@ def _is_of_images(node: Any) -> bool:
 
 
 def _can_be_reshaped(node: Any) -> bool:
-    """Whether at most one size of a result is dynamic: XNNPACK computes the others when it changes a shape."""
+    """Whether at most one size of a result is dynamic: XNNPACK can compute only one when it changes a shape."""
     return _fixed(_shape(node)).count(None) <= 1
 
 
 def _can_be_an_image(node: Any) -> bool:
-    """Whether a convolution is of images, or ExecuTorch's passes can make one of it with changes of shapes."""
+    """Whether a convolution is of images, or ExecuTorch's passes can change its shapes to make it one."""
     return len(_shape(node)) == _IMAGE_DIMENSIONS or all(map(_can_be_reshaped, (node.args[0], node)))
 
 
 def _has_usual_sizes(node: Any) -> bool:
-    """Whether a batch norm is of images, or of a shape that ExecuTorch's passes can change: they make a convolution of
-    each batch norm that follows none in the delegate."""
+    """Whether a batch norm is of images, or of a shape that ExecuTorch's passes can change: they turn each batch norm
+    into a convolution, unless it follows one in the delegate."""
     image = node.args[0]
     return len(_shape(image)) == _IMAGE_DIMENSIONS or _can_be_reshaped(image)
 
 
 def _adds_a_row(node: Any) -> bool:
-    """Whether `addmm` adds one number to each column, as a linear layer does, and multiplies by no other number."""
+    """Whether `addmm` adds one number to each column, as a linear layer does, and does not scale anything."""
     *others, columns = _fixed(_shape(node.args[0])) or (1,)
     factors = {node.kwargs.get("alpha", 1), node.kwargs.get("beta", 1)}
     return factors == {1} and [columns] == _fixed(_shape(node)[-1:]) and all(size == 1 for size in others)
 
 
 def _is_a_pool(node: Any) -> bool:
-    """Whether the largest values along a dimension are those of windows of an image, whose size is fixed and not 1.
-    XNNPACK takes the dimension by its number from the front, and keeps it with the size 1."""
+    """Whether a maximum is over a dimension of an image with a fixed size above 1. XNNPACK counts the dimension from
+    the front, and keeps it with the size 1."""
     image, dimension, keeps = (*node.args, False)[:3]
     size = _fixed(_shape(image))[dimension]
     return keeps and dimension in (2, 3) and size is not None and size > 1 and len(node.users) == 1
@@ -137,7 +137,7 @@ def _scales_by_sizes(node: Any) -> bool:
 
 
 def _is_above_zero(node: Any) -> bool:
-    """Whether `rsqrt` is of a sum with a number, as in an RMS norm, or of what is clamped: XNNPACK gives NaN for 0."""
+    """Whether `rsqrt` is of a sum with a number, as in an RMS norm, or of a clamped value: XNNPACK gives NaN for 0."""
     source = node.args[0]
     is_sum = operator_of(source) == "aten.add.Tensor"
     numbers = [each for each in getattr(source, "args", ()) if not isinstance(each, Node) or not _shape(each)]
@@ -145,7 +145,7 @@ def _is_above_zero(node: Any) -> bool:
 
 
 def _follows_far_number(node: Any, program: Any) -> bool:
-    """Whether an operator has a number before it that is larger than `_FAR`, as a mask has it."""
+    """Whether a number larger than `_FAR` is used before an operator, as in a mask."""
     waiting, seen = [node], {node}
     while waiting and len(seen) < _NEAR:
         each = waiting.pop(0)
@@ -160,14 +160,14 @@ def _follows_far_number(node: Any, program: Any) -> bool:
 
 
 def _numbers_of(value: Any) -> list[float]:
-    """The number that a tensor is; empty if it has several, or if it is a weight that is not known yet."""
-    content = getattr(value, "constant", value)  # a fake tensor knows a number
+    """The number in a tensor; empty if it has several, or if it is a weight that is not known yet."""
+    content = getattr(value, "constant", value)  # a fake tensor may know its number
     return [float(content)] if type(content) is torch.Tensor and content.numel() == 1 else []
 
 
 def _is_needless(node: Any) -> bool:
-    """Whether a copy may be left out, as XNNPACK does. A result may not be another result too, or an input: a delegate
-    writes each of its results to memory of its own, and takes none of its inputs for one."""
+    """Whether a copy may be left out, as XNNPACK does. Then a result must not become another result too, or an input: a
+    delegate writes each of its results to its own memory, and returns no input."""
     source = node.args[0]
     if not _is_result(node):
         return True
@@ -195,7 +195,7 @@ _USUAL: dict[str, Callable[[Any], bool]] = {
 
 
 def _written_buffers(program: Any) -> set[str]:
-    """The names of the inputs that stand for buffers that a method writes."""
+    """The names of the inputs for buffers that a method writes."""
     written = set(program.graph_signature.buffers_to_mutate.values())
     return {name for name, buffer in program.graph_signature.inputs_to_buffers.items() if buffer in written}
 

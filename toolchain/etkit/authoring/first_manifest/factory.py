@@ -41,7 +41,7 @@ def of_factory(reference: str, kwargs: str, beside: Path) -> First:
         InputError: The factory's module is not there.
         BuildError: The factory failed, or did not return a module that can be exported.
     """
-    from etbuild.guard.undeclared import watched_reads
+    from etbuild.guard.reads import watched_reads
     from etbuild.inputs.step_context import StepContext
     from etbuild.inputs.user_code import importable
     from etbuild.key.import_graph import used_sources

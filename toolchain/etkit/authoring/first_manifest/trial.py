@@ -96,7 +96,7 @@ def _export(first: First, beside: Path, stage: Stage) -> None:
 
 def _export_form(plan: Plan, first: First, beside: Path, stage: Stage) -> None:
     from etbuild.guard import children
-    from etbuild.guard.undeclared import watched_reads
+    from etbuild.guard.reads import watched_reads
     from etbuild.key.import_graph import used_sources
     from etbuild.key.key import data_in_key
     from etbuild.steps.export import export
@@ -127,7 +127,7 @@ def _check_kernels(plan: Plan, exported: Path, inputs: Given, stage: Stage) -> N
     with library_messages_off():  # the imports print messages, too
         from etbuild.emit import method_archive, runtime_limits
         from etbuild.export.layout import ExportFiles
-        from etbuild.guard.undeclared import watched_reads
+        from etbuild.guard.reads import watched_reads
         from etbuild.steps.lower import lower_templates
         from etbuild.steps.lowering_options import LoweringOptions
         from etbuild.steps.saved_export import LoweringJob
@@ -158,7 +158,7 @@ def _check_weights(first: First, beside: Path, stage: Stage) -> None:
 
 
 def _match(plan: Plan, checkpoints: list[str | dict[str, Any]], inputs: Inputs, used: UsedSources) -> None:
-    from etbuild.guard.undeclared import watched_reads
+    from etbuild.guard.reads import watched_reads
     from etbuild.inputs.step_context import StepContext
     from etbuild.inputs.user_code import importable
     from etbuild.surroundings.library_output import library_messages_off, stdout_for_results

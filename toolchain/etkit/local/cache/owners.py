@@ -1,4 +1,4 @@
-"""Which other users can write to a directory. What they put there cannot be trusted."""
+"""Finds which other users can write to a directory. Files from them cannot be trusted."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from pathlib import Path
 
 
 def others_that_write(directory: Path) -> tuple[str, str] | None:
-    """Who can write to a directory, besides its user and root.
+    """The users that can write to a directory, besides its user and root.
 
     Args:
         directory: The directory.
 
     Returns:
-        What is wrong, and the command that fixes it. None if nobody else can, or if others can only add files.
+        The problem, and the command that fixes it. None if no other user can write, or if others can only add files.
 
     Raises:
-        OSError: The directory cannot be looked at.
+        OSError: The directory cannot be read.
     """
     status, user, shown = directory.stat(), os.geteuid(), shlex.quote(str(directory))
     if status.st_uid not in (user, 0):
@@ -36,7 +36,7 @@ def others_that_write(directory: Path) -> tuple[str, str] | None:
 
 
 def _is_private(group: int, user: int) -> bool:
-    """Whether only this user is in a group. Many systems make such a group for each user, with the user's name; then
+    """Whether only this user is in a group. Many systems make such a group for each user, with the user's name. Then
     the files of a user may be writable by the group."""
     try:
         known, members = pwd.getpwuid(user), grp.getgrgid(group)

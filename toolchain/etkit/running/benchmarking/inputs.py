@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from etbuild.errors import InputError, did_you_mean
-from etbuild.guard.undeclared import watched_reads
+from etbuild.guard.reads import watched_reads
 from etbuild.inputs.step_context import Stage, StepContext
 from etbuild.inputs.user_code import importable
 from etbuild.key.declared import Inputs

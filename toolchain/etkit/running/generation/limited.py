@@ -1,5 +1,5 @@
-"""Runs programs of someone else that read files of someone else, such as tokenizers and templates, in a child process
-with limits: they may crash, take all memory, or never end."""
+"""Runs other people's code on other people's files, such as tokenizers and templates, in a child process with limits:
+it may crash, take all memory, or never end."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from etbuild.surroundings import memory
 from etbuild.surroundings.process_state import stream_to
 
 SECONDS = 60.0
-"""The processor time of a call. The largest tokenizers are read in ten seconds."""
+"""The processor time for a call. Reading the largest tokenizers takes ten seconds."""
 BYTES = 2 << 30
-"""The memory of all calls. The largest tokenizers take half of it."""
-_NO_MEMORY = (b"memory allocation of", b"bad_alloc")  # the last words of Rust and of C++
+"""The memory for all calls. The largest tokenizers take half of it."""
+_NO_MEMORY = (b"memory allocation of", b"bad_alloc")  # the last messages of Rust and C++
 
 
 class Limited:
-    """An object in a child process of its own, whose methods this process calls. End it with `with`.
+    """An object in its own child process, whose methods this process calls. Use it in a `with` statement.
 
     Args:
-        what: What fails if the object cannot be made, for messages: "tokenizer.json: the tokenizer cannot be read".
-        make: Makes the object, in the child. What it and its methods print is dropped.
+        what: The failure if the object cannot be made, for messages: "tokenizer.json: the tokenizer cannot be read".
+        make: Makes the object, in the child. Output of the object and its methods is dropped.
 
     Raises:
         InputError: Making the object raised an exception, or took too much memory or time.
@@ -55,7 +55,7 @@ class Limited:
         """Calls a method of the object.
 
         Args:
-            what: What fails if the method fails. Errors are those of the class.
+            what: The failure if the method fails, for messages. Errors are those of the class.
             method: The name of the method.
             arguments: Its arguments.
             seconds: The processor time that it may take.
@@ -86,7 +86,7 @@ class Limited:
 
 
 def result(what: str, work: Callable[[], Any]) -> Any:
-    """The result of one piece of work in a child process of its own. Arguments and errors are those of `Limited`."""
+    """The result of one piece of work in its own child process. Arguments and errors are those of `Limited`."""
     with Limited(what, lambda: SimpleNamespace(work=work)) as child:
         return child.call(what, "work")
 
@@ -97,7 +97,7 @@ def _answers(what: str, make: Callable[[], Any], log: int) -> Generator[Any, Any
     bound = memory.data() + BYTES
     resource.setrlimit(resource.RLIMIT_DATA, (bound if most == resource.RLIM_INFINITY else min(bound, most), most))
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
-    faulthandler.disable()  # the parent tells of a crash
+    faulthandler.disable()  # the parent reports a crash
     with stream_to(1, log), stream_to(2, log):
         with _limits(what, SECONDS):
             made = make()
@@ -110,7 +110,7 @@ def _answers(what: str, make: Callable[[], Any], log: int) -> Generator[Any, Any
 
 @contextlib.contextmanager
 def _limits(what: str, seconds: float) -> Generator[None, None, None]:
-    """Ends this process, also in native code, if what runs inside takes more processor time. Converts errors."""
+    """Ends this process, even in native code, if the context takes more processor time. Converts errors."""
     signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
         with wrap_library_errors(InputError, None, what):

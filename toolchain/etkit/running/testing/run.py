@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from etbuild import releases
 from etbuild.errors import EtbuildError, InputError, Positions
 from etbuild.files import json_file
-from etbuild.guard.undeclared import watched_reads
+from etbuild.guard.reads import watched_reads
 from etbuild.inputs.step_context import Stage, StepContext, silent
 from etbuild.inputs.user_code import importable
 from etbuild.key.declared import Inputs

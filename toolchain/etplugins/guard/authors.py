@@ -8,8 +8,8 @@ from types import FrameType
 
 from etbuild.plugins import DRIVER, ROOT
 
-# The driver's modules that may be on the stack between a source and the call that opens a file.
-_WRAPPERS = {f"{ROOT}/etbuild/{name}.py" for name in ("guard/undeclared", "inputs/user_code")}
+# Modules of the driver that may be on the stack between a source and the call that opens a file.
+_WRAPPERS = {f"{ROOT}/{name}.py" for name in ("etplugins/guard/undeclared", "etbuild/inputs/user_code")}
 IMPORT_MACHINERY = ("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>", "<frozen zipimport>")
 
 

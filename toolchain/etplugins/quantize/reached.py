@@ -1,4 +1,4 @@
-"""Which weights are left in floats in methods that the manifest quantizes, and why."""
+"""Finds the weights that stay floats in methods that the manifest quantizes, and why."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from etbuild.errors import Problem
 from etbuild.plan.parts import Quantize
 from etbuild.plan.plan import Plan
+from etbuild.report.parts import Added, Reported
 from etbuild.report.patterns import pattern
 from etbuild.results import GraphNode, GraphWeight, LeftInFloats, LoweringFacts, ReportedQuantization
 
-_TOLD = 0.05  # of the bytes of all weights: a note tells of more bytes in floats
+_TOLD = 0.05  # part of the bytes of all weights: a note reports more bytes in floats
 _LISTED = 50  # in the report
 _NAMED = 5  # in the note
-_PART = ".parametrizations."  # torchao puts tensors with such names in the place of a weight
+_PART = ".parametrizations."  # torchao replaces a weight by tensors with such names
 _OF_CODE = "reads it in code of its own"
 _INSTEAD = (
     "torchao replaces the weights of linear layers and embeddings that the model calls. `torch.nn.MultiheadAttention` "
@@ -36,8 +37,14 @@ class _Weight:
         return self.facts["name"]
 
 
+def report(program: Reported) -> Added:
+    """What the report of a program tells about its quantization."""
+    found = find(program.plan, program.lowering)
+    return Added() if found is None else Added((), [*notes(found)], {"quantization": found})
+
+
 def find(plan: Plan, lowering: LoweringFacts) -> ReportedQuantization | None:
-    """What `quantize` has reached; None if the manifest quantizes no method.
+    """The effect of `quantize`; None if the manifest quantizes no method.
 
     Args:
         plan: The plan.
@@ -63,10 +70,9 @@ def find(plan: Plan, lowering: LoweringFacts) -> ReportedQuantization | None:
     }
 
 
-def notes(plan: Plan, lowering: LoweringFacts) -> Iterator[Problem]:
+def notes(found: ReportedQuantization) -> Iterator[Problem]:
     """A note if the weights in floats have more than a twentieth of the bytes of all weights."""
-    found = find(plan, lowering)
-    if found is None or found["float_bytes"] <= _TOLD * found["bytes"]:
+    if found["float_bytes"] <= _TOLD * found["bytes"]:
         return
     rows = found["in_floats"]
     shown = [f"{counted(row)}: {row['why']}" for row in rows[:_NAMED]]
@@ -76,7 +82,7 @@ def notes(plan: Plan, lowering: LoweringFacts) -> Iterator[Problem]:
 
 
 def summary(found: ReportedQuantization) -> str:
-    """How many weights are quantized, and how many bytes are not, as one line."""
+    """The number of quantized weights, and of bytes that are not quantized, as one line."""
     return (
         f"`quantize` quantized {found['quantized']} of {found['weights']} weights of 2 or more dimensions; "
         f"{found['float_bytes']:,} of {found['bytes']:,} bytes are left in floats"
@@ -84,14 +90,14 @@ def summary(found: ReportedQuantization) -> str:
 
 
 def counted(row: LeftInFloats) -> str:
-    """The weights of a row, their number and their bytes."""
+    """The weights of a row, with their number and their bytes."""
     times = f"{row['count']} weights, " if row["count"] > 1 else ""
     return f"`{row['weights']}` ({times}{row['bytes']:,} bytes)"
 
 
 def _weights(plan: Plan, lowering: LoweringFacts) -> dict[str, _Weight]:
-    """The weights that quantized methods read, by name. Other weights of the same name, of a method with a program of
-    its own, are by name and method."""
+    """The weights that quantized methods read, by name. Other weights of the same name, in a method with its own
+    program, are listed by name and method."""
     weights: dict[str, _Weight] = {}
     for name, method in sorted(plan.methods.items()):
         graph = lowering["graphs"].get(name)
@@ -110,7 +116,7 @@ def _weights(plan: Plan, lowering: LoweringFacts) -> dict[str, _Weight]:
 
 
 def _whole(name: str) -> str:
-    """The name of a weight, from that of a part of it: `head.weight` for `head.parametrizations.weight.original0`."""
+    """The name of a weight, from the name of a part: `head.weight` for `head.parametrizations.weight.original0`."""
     layer, of, part = name.partition(_PART)
     return f"{layer}.{part.partition('.')[0]}" if of else name
 
@@ -118,8 +124,8 @@ def _whole(name: str) -> str:
 def _is_quantized(weight: _Weight, weights: Mapping[str, _Weight]) -> bool:
     """Whether a tensor is a quantized weight or a part of one.
 
-    PT2E keeps the weight as bytes that an operator dequantizes. torchao's parts are those of a weight without its first
-    part, which lowering may have packed into a constant, or with one that is not in floats.
+    PT2E keeps the weight as bytes that an operator dequantizes. With torchao, the first part is not in floats, or is
+    missing because lowering may have packed it into a constant.
     """
     layer, of, part = weight.name.partition(_PART)
     if not of:
@@ -136,7 +142,7 @@ def _is_in_floats(weight: _Weight, quantized: set[str]) -> bool:
 
 
 def _why(weight: _Weight) -> str:
-    """Why a weight is left in floats, as far as the names and the readers tell."""
+    """Why a weight stays in floats, as far as the names and readers show."""
     module, _, last = weight.name.rpartition(".")
     reader = weight.readers[0] if weight.readers else None
     operator = reader["operator"] if reader is not None else "nothing"

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Any
 
 from etbuild.errors import BuildError, CheckError, DocumentPath, InputError, Problem
 from etbuild.files import json_file, regular_files
-from etbuild.files.writing import Artifact, write
+from etbuild.files.writing import write
 from etbuild.inputs.checkpoints import check_content
 from etbuild.inputs.given import Given
 from etbuild.plan.plan import Plan
-from etbuild.results import LoweringFacts
+from etbuild.report.parts import Added, Reported
 
 _MAX_BYTES = 1 << 30
 
 
 def check_files(plan: Plan, inputs: Given) -> None:
-    """Fails if a file of the tokenizer is missing, or if it is what downloads often leave in place of the real content.
+    """Fails if a file of the tokenizer is missing, or if a download has left something else in its place.
 
     Args:
         plan: The plan.
@@ -32,17 +31,8 @@ def check_files(plan: Plan, inputs: Given) -> None:
         check_content(name, inputs.find_data(name, path), path)
 
 
-def copy(
-    plan: Plan, inputs: Given, digests: Mapping[str, str], lowering: LoweringFacts, directory: Path
-) -> tuple[list[Artifact], list[str]]:
+def copy(program: Reported) -> Added:
     """Copies the files of the tokenizer, and checks that they fit the program.
-
-    Args:
-        plan: The plan.
-        inputs: The declared inputs.
-        digests: The digests of the data in the key of the program, by name.
-        lowering: The facts of the lowering.
-        directory: The directory for the copies.
 
     Returns:
         The copies, and notes about them.
@@ -52,17 +42,18 @@ def copy(
         CheckError: The tokenizer has words that the model does not know.
         BuildError: A file has changed since its digest was made, or a copy cannot be written.
     """
+    plan, inputs = program.plan, program.inputs
     check_files(plan, inputs)
     made, problems, notes = [], list[Problem](), list[str]()
-    vocabulary = lowering["constant_methods"].get("get_vocab_size")
+    vocabulary = program.lowering["constant_methods"].get("get_vocab_size")
     for name, path in plan.tokenizer_names.items():
         try:
             content = regular_files.read(inputs.find_data(name, path), _MAX_BYTES)
         except OSError as error:
             raise InputError.at(path, f"cannot read `{name}`: {error.strerror}") from None
         base = PurePosixPath(name).name
-        made.append(write(directory, f"{plan.name}.tokenizer/{base}", "tokenizer", content))
-        if made[-1].sha256 != digests[name]:
+        made.append(write(program.directory, f"{plan.name}.tokenizer/{base}", "tokenizer", content))
+        if made[-1].sha256 != program.digests[name]:
             raise BuildError.of(f"`{name}` changed during the build", "build again")
         if plan.runner is not None and isinstance(vocabulary, int) and base == "tokenizer.json":
             wrong, noted = unknown_tokens(name, content, vocabulary, path)
@@ -70,7 +61,7 @@ def copy(
             notes += noted
     if problems:
         raise CheckError(problems)
-    return made, notes
+    return Added(made, [*map(Problem, notes)])
 
 
 def unknown_tokens(name: str, content: bytes, vocabulary: int, path: DocumentPath) -> tuple[list[Problem], list[str]]:
@@ -84,10 +75,10 @@ def unknown_tokens(name: str, content: bytes, vocabulary: int, path: DocumentPat
 
     Returns:
         A problem if a word is outside of the vocabulary, and a note if an added token is. Official checkpoints have
-        such added tokens, for instance for the images of a larger model.
+        such tokens: for example for the images of a larger model.
     """
     try:
-        # Without the limits of a manifest: words may be halves of surrogate pairs.
+        # The limits of a manifest do not apply: words may be halves of surrogate pairs.
         tokenizer = json.loads(content, object_pairs_hook=json_file.unique)
     except (ValueError, RecursionError) as error:
         return [Problem(f"`{name}` is not JSON: {error}", path)], []
@@ -102,7 +93,7 @@ def unknown_tokens(name: str, content: bytes, vocabulary: int, path: DocumentPat
 
 
 def _largest_ids(tokenizer: Any) -> tuple[int, int]:
-    """The largest id of the words in the content of a `tokenizer.json`, and that of its added tokens. -1 if there are
+    """The largest ids in the content of a `tokenizer.json`: of its words, and of its added tokens; -1 if there are
     none."""
     if not isinstance(tokenizer, dict) or not isinstance(tokenizer.get("model"), dict):
         return -1, -1

@@ -32,9 +32,14 @@ from typing import Any
 from etbuild.errors import BuildError, EtbuildError, Problem
 from etbuild.exception_text import chain, hints, readable
 from etbuild.files import scratch
-from etbuild.guard import landlock
-from etbuild.guard.authors import IMPORT_MACHINERY, Author, author_of, is_running, known_sources
-from etbuild.guard.readable_places import (
+from etbuild.guard.reads import add_unkeyed, collecting
+from etbuild.patching import replaced
+from etbuild.processes import sandbox
+from etbuild.surroundings.environment import dropped, is_fixed, stays_set
+from etbuild.surroundings.process_state import high_copy
+from etplugins.guard import landlock
+from etplugins.guard.authors import IMPORT_MACHINERY, Author, author_of, is_running, known_sources
+from etplugins.guard.readable_places import (
     HARDWARE,
     edited_files,
     installed_places,
@@ -45,10 +50,6 @@ from etbuild.guard.readable_places import (
     real_path,
     source_of_bytecode,
 )
-from etbuild.patching import replaced
-from etbuild.processes import sandbox
-from etbuild.surroundings.environment import dropped, is_fixed, stays_set
-from etbuild.surroundings.process_state import high_copy
 
 _posixshmem: Any = importlib.import_module("_posixshmem")  # has no types
 _FINDERS = (*IMPORT_MACHINERY, str(Path(importlib.__file__).parent))  # they list directories to find modules
@@ -136,26 +137,14 @@ class _Watch:
     told: _Told = field(default_factory=_Told)  # is reported at the end, even if the code has gone on
 
 
-_watches: list[_Watch] = []  # a step in a forked process has its own watch, which reports to the outer one at the end
-_unkeyed: list[set[str]] = []
+_watches: list[_Watch] = []  # a step in a forked process has its own watch, and reports to the outer one at its end
 
 
 @contextlib.contextmanager
 def watched_reads(
     sources: Mapping[str, str], data: Iterable[Path], packages: set[str], given: Iterable[Path] | None = None
 ) -> Iterator[None]:
-    """Within this context, refuses reads of the sources that no key covers.
-
-    Args:
-        sources: The import paths of the sources, by the file name of their code.
-        data: Other files that the sources may open.
-        packages: The top-level names that their import statements name.
-        given: What the driver reads for the step, besides its own directories. None: the process continues afterwards,
-            so the kernel must not refuse anything.
-
-    Raises:
-        BuildError: The sources have opened something else, even if they continued without it.
-    """
+    """See `etbuild.guard.reads.watched_reads`."""
     _install_hook()
     known_sources.update(sources)
     files = {os.path.realpath(file) for file in [*sources, *map(str, data)]}
@@ -211,8 +200,7 @@ _process = _Process()
 
 @contextlib.contextmanager
 def ending_process() -> Iterator[None]:
-    """Says that this process ends after this context. So while reads are watched, the kernel may refuse reads that no
-    key covers, for the rest of the process and for its children. Adds a hint about that to other errors."""
+    """See `etbuild.guard.reads.ending_process`."""
     _process.is_ending = True
     try:
         _confine()
@@ -269,30 +257,10 @@ def _problems(watch: _Watch) -> list[Problem]:
     return [Problem(words[0], _PLACE, words[1]) for words in watch.told.rows() if len(words) == 2]
 
 
-@contextlib.contextmanager
-def unkeyed() -> Iterator[set[str]]:
-    """Collects descriptions of allowed reads by sources whose result may change in the next build.
-
-    Prints a note for each. The result of the build is then not cached.
-    """
-    reasons: set[str] = set()
-    _unkeyed.append(reasons)
-    try:
-        yield reasons
-    finally:
-        _unkeyed.pop()
-
-
-def add_unkeyed(found: set[str]) -> None:
-    """Adds reads that another process has collected with `unkeyed`."""
-    for reasons in _unkeyed:
-        reasons |= found
-
-
 def _note(watch: _Watch, line: str, what: str, hint: str) -> None:
-    if not _unkeyed:
+    if not collecting:
         return
-    if what not in _unkeyed[0] and [what] not in watch.told.rows():
+    if what not in collecting[0] and [what] not in watch.told.rows():
         note = f"note: {line}, {what}, which the key does not cover, so the result is not cached: {hint}"
         print(note, file=sys.stderr)
     watch.told.append(what)

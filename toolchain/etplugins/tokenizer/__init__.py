@@ -1,0 +1,1 @@
+"""The tokenizer: files that travel with a program."""
