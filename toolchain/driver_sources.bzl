@@ -1,6 +1,8 @@
-"""The rule driver_sources: the Python sources of the driver, without the packages that they need."""
+"""The rules driver_sources and driver_plugins: the Python sources of the driver, without the packages that they need."""
 
 load("@rules_executorch_host//:host.bzl", "PY_INFOS")
+load("//rules/private:facts.bzl", "PLUGINS")
+load(":steps.bzl", "files_of_plugin")
 
 DriverSourcesInfo = provider(
     doc = "The sources of the driver, as its actions have them.",
@@ -9,6 +11,11 @@ DriverSourcesInfo = provider(
         "main": "string: the path of the file in `directory` that Python runs.",
         "together": "File: the names and contents of the files in `directory`.",
     },
+)
+
+DriverPluginsInfo = provider(
+    doc = "Plug-ins of the driver that only some programs use.",
+    fields = {"directories": "dict from the name of each plug-in to File: a directory with its files. It has the plug-in's name."},
 )
 
 _MAIN = "etbuild/__main__.py"
@@ -26,28 +33,47 @@ while [ $# -gt 0 ]; do
 done > "$together"
 """
 
-def _driver_sources_impl(ctx):
-    # An action with one directory starts faster than one with 300 files. Bazel 7 does not look into a directory to
-    # decide whether a worker must start again. So there is also a file that changes with the directory.
-    together = ctx.actions.declare_file(ctx.label.name + ".txt")
-    directory = ctx.actions.declare_directory(ctx.label.name)
+def _files(ctx):
+    """Returns the sources by their paths, such as `etbuild/errors.py`."""
     root = ctx.file.main.short_path[:-len(_MAIN)]
-    arguments = ctx.actions.args()
-    arguments.add(directory.path)
-    arguments.add(together)
     for file in ctx.files.srcs:
         if not file.short_path.startswith(root):
             fail("{}: `srcs`: {} is not in the directory of {}".format(ctx.label, file.short_path, ctx.file.main.short_path))
-        arguments.add(file.short_path[len(root):])
+    return {file.short_path[len(root):]: file for file in ctx.files.srcs}
+
+def _copy(ctx, files, directory, together):
+    """Copies files, given by their paths in a directory, and writes all of them to another file too."""
+    arguments = ctx.actions.args()
+    arguments.add(directory.path)
+    arguments.add(together)
+    for path, file in files.items():
+        arguments.add(path)
         arguments.add(file)
     ctx.actions.run_shell(
-        inputs = ctx.files.srcs,
+        inputs = files.values(),
         outputs = [directory, together],
         arguments = [arguments],
         command = _COPY,
         mnemonic = "CopyDriver",
         progress_message = "Copying the driver of %s" % ctx.label,
     )
+
+def _driver_plugins_impl(ctx):
+    files, directories = _files(ctx), {}
+    for plugin in PLUGINS:
+        directories[plugin] = ctx.actions.declare_directory("{}/{}".format(ctx.label.name, plugin))
+        together = ctx.actions.declare_file("{}.{}.txt".format(ctx.label.name, plugin))
+        start = len("etplugins/{}/".format(plugin))
+        own = {"./" + path[start:]: files[path] for path in files_of_plugin(files.keys(), plugin)}
+        _copy(ctx, own, directories[plugin], together)
+    return [DefaultInfo(), DriverPluginsInfo(directories = directories)]
+
+def _driver_sources_impl(ctx):
+    # An action with one directory starts faster than one with 300 files. Bazel 7 does not look into a directory to
+    # decide whether a worker must start again. So there is also a file that changes with the directory.
+    together = ctx.actions.declare_file(ctx.label.name + ".txt")
+    directory = ctx.actions.declare_directory(ctx.label.name)
+    _copy(ctx, _files(ctx), directory, together)
     return [
         DefaultInfo(files = depset([directory]), runfiles = ctx.runfiles([directory, together])),
         DriverSourcesInfo(directory = directory, main = _MAIN, together = together),
@@ -68,6 +94,12 @@ _ATTRS = {
 driver_sources = rule(
     implementation = _driver_sources_impl,
     doc = "The Python sources of a driver in one directory. All toolchains share it.",
+    attrs = _ATTRS,
+)
+
+driver_plugins = rule(
+    implementation = _driver_plugins_impl,
+    doc = "The plug-ins of a driver that only some programs use, each in a directory of its own: an action has some of them.",
     attrs = _ATTRS,
 )
 

@@ -1,6 +1,6 @@
 """The driver, and a driver for each step of a build."""
 
-load(":driver_sources.bzl", "driver_sources")
+load(":driver_sources.bzl", "driver_plugins", "driver_sources")
 load(":python_driver.bzl", "python_driver")
 load(":split_packages.bzl", "split_packages")
 load(":steps.bzl", "STEPS", "files_of_step")
@@ -10,10 +10,11 @@ load(":toolchain.bzl", "TOOLCHAIN_TYPE", "executorch_toolchain")
 _NAME = Label("//toolchain:name")
 _NO_NAME = Label("//toolchain:no_name")
 _SOURCES = Label("//toolchain:sources")
+_PLUGINS = Label("//toolchain:sources_plugins")
 _SOURCES_OF_STEP = {step: Label("//toolchain:sources_" + step) for step in STEPS}
 
 def sources_of_drivers(name, srcs, main):
-    """Declares the sources `NAME`, and the sources `NAME_STEP` of each step.
+    """Declares the sources `NAME`, the sources `NAME_STEP` of each step, and the plug-ins `NAME_plugins`.
 
     Args:
       name: string.
@@ -21,6 +22,7 @@ def sources_of_drivers(name, srcs, main):
       main: label, the `etbuild/__main__.py` of the package.
     """
     driver_sources(name = name, srcs = srcs, main = main)
+    driver_plugins(name = name + "_plugins", srcs = srcs, main = main)
     for step in STEPS:
         driver_sources(name = "{}_{}".format(name, step), srcs = files_of_step(srcs, step), main = main)
 
@@ -41,6 +43,7 @@ def drivers(name, driver, toolchain_attributes = {}, **kwargs):
     executorch_toolchain(
         name = name,
         driver = ":" + driver,
+        plugins = _PLUGINS,
         supports_workers = True,
         **dict(toolchain_attributes, **{step: ":{}.{}".format(driver, step) for step in STEPS})
     )

@@ -41,7 +41,7 @@ from importlib.machinery import (
 )
 
 SHEBANG = "#!/usr/bin/env python"
-"""How the first line of a PEX file, or of the file `python` in a directory, begins. The version of Python follows."""
+"""The beginning of a PEX file's first line, or that of `python` in a directory. The version of Python follows."""
 
 AT_ONCE = "-at-once"
 """The unit with the files that are written first. No module has a `-` in its name."""

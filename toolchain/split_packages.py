@@ -59,7 +59,7 @@ class Pex:
             return archive.namelist()
 
     def part(self, names: list[str]) -> Pex:
-        """What another process needs to read some of the files."""
+        """The data with which another process can read some of the files."""
         del names
         return self
 
@@ -78,7 +78,7 @@ class Files:
     """The packages as files of other build targets."""
 
     paths: dict[str, str]
-    """Where each file of the site directory is."""
+    """The place of each file of the site directory."""
 
     made: dict[str, bytes] = field(default_factory=dict)
     """The files that no target has: the RECORD of each package, which rules_python leaves out."""
@@ -89,7 +89,7 @@ class Files:
         return [*self.paths, *self.made]
 
     def part(self, names: list[str]) -> Files:
-        """What another process needs to read some of the files."""
+        """The data with which another process can read some of the files."""
         return Files(
             {name: self.paths[name] for name in names if name in self.paths},
             {name: self.made[name] for name in names if name in self.made},

@@ -1,6 +1,7 @@
 """The rule executorch_toolchain: it chooses the driver that plans, exports and lowers programs."""
 
 load(":configuration.bzl", "FlagInfo", "PackagesInfo")
+load(":driver_sources.bzl", "DriverPluginsInfo")
 load(":steps.bzl", "STEPS")
 
 TOOLCHAIN_TYPE = Label("//toolchain:toolchain_type")
@@ -14,6 +15,8 @@ def _executorch_toolchain_impl(ctx):
         lines = ctx.attr._lines[FlagInfo].value,
         # The names of the driver's Python packages. None: unknown.
         packages = ctx.attr.driver[PackagesInfo].names if PackagesInfo in ctx.attr.driver else None,
+        # The directories of plug-ins that the drivers of steps do not have. None of them: they have all.
+        plugins = ctx.attr.plugins[DriverPluginsInfo].directories if ctx.attr.plugins else {},
         runfiles = default.default_runfiles,
         supports_workers = ctx.attr.supports_workers,
     )]
@@ -30,6 +33,11 @@ _TOOLCHAIN_ATTRS = dict({
         cfg = "exec",
         executable = True,
         mandatory = True,
+    ),
+    "plugins": attr.label(
+        doc = "Plug-ins that the drivers of steps do not have. Actions get those that their targets name. Without it they have all.",
+        cfg = "exec",
+        providers = [DriverPluginsInfo],
     ),
     "supports_workers": attr.bool(
         doc = "Whether the driver is a persistent worker when its only argument is `--persistent_worker`. It then speaks " +

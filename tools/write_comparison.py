@@ -3,7 +3,7 @@
     python -m tools.write_comparison
 
 Each table stands between two comments, `<!-- NAME: COMMAND -->` and `<!-- end of NAME -->`. A test compares the page
-with what this writes.
+with the output of this script.
 """
 
 from __future__ import annotations

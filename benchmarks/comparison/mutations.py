@@ -272,7 +272,7 @@ class Trial:
         """What the comparison says of the program without a fault; and what the oracle learns from it."""
         from benchmarks.comparison.emitted_faults import EMITTED_KINDS
         from benchmarks.comparison.oracle import Oracle
-        from etbuild.export import saved_examples
+        from etbuild.export import example_values
         from etbuild.export.layout import EXAMPLES
         from etplugins.comparison.parts import ComparePlan
 
@@ -282,7 +282,7 @@ class Trial:
             return {"control": f"{_FALSE_ALARM}: {wrong}"}
         programs, _ = self._methods()
         path = self.pipeline.export.directory / EXAMPLES
-        examples = {name: saved_examples.read(path, name, program) or [] for name, program in programs.items()}
+        examples = {name: example_values.saved_inputs(path, name, program) or [] for name, program in programs.items()}
         ranges = {name: each.ranges for name, each in ComparePlan.of(self.plan).comparisons.items()}
         oracle = Oracle(programs, examples, ranges, self.wanted.seed)
         calls = oracle.learn(self._files(built), self._directory)

@@ -17,7 +17,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
-from etbuild.export.saved_examples import inputs_of_graph
+from etbuild.export.example_values import inputs_of_graph
 from etplugins.runtime import child
 from etplugins.runtime.program_files import ProgramFiles
 from etplugins.runtime.session import Session

@@ -9,7 +9,8 @@ counts in the package of its name. The report is also written again if the expor
 the digests of what made the program. Bytes that stay the same stop the rest: a step whose inputs did not change is a
 hit.
 
-An action of a build rule has the files of its step, comments included, and all plug-ins: `--actions`.
+An action of a build rule has the files of its step and of the plug-ins that its target names, comments included:
+`--actions`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "toolchain"), str(ROOT)]
@@ -32,6 +32,7 @@ from etbuild.key import code  # noqa: E402
 from etbuild.manifest import validate  # noqa: E402
 from etbuild.plan.plan import Plan, from_manifest  # noqa: E402
 from tests.conftest import MANIFESTS, variant  # noqa: E402
+from tests.helpers.drivers import rules  # noqa: E402
 
 DRIVER = ("toolchain/etbuild", "toolchain/etplugins", "schemas")
 STEPS = ("plan", "export", "lower", "compare", "report")
@@ -105,7 +106,7 @@ class Commit:
             plan: The plan of the program.
             actions: Whether build rules run the steps.
         """
-        again = {step for step in STEPS if (self._in_action(step) if actions else self._in_key(step, plan))}
+        again = {step for step in STEPS if (self._in_action if actions else self._in_key)(step, plan)}
         if again & {"export", "lower"}:
             again.add("report")
         yield from again
@@ -116,11 +117,10 @@ class Commit:
         own = {package for package, steps in code.packages().items() if step in steps}
         return not self.packages.isdisjoint(own | plan.plugins_of(step))
 
-    def _in_action(self, step: str) -> bool:
-        rules: dict[str, Any] = {"load": lambda *names: None}
-        for file in ("etbuild/step_packages.bzl", "steps.bzl"):
-            exec((ROOT / "toolchain" / file).read_text("utf-8"), rules)
-        return bool(rules["files_of_step"]([path.removeprefix("toolchain/") for path in self.files], step))
+    def _in_action(self, step: str, plan: Plan) -> bool:
+        of_rules, files = rules(), [path.removeprefix("toolchain/") for path in self.files]
+        named = [name for name in plan.plugins_of_target if of_rules["files_of_plugin"](files, name)]
+        return bool(named or of_rules["files_of_step"](files, step))
 
 
 def _plans() -> dict[str, Plan]:

@@ -42,12 +42,13 @@ def _line(item, outputs: list) -> list:
     path = item.file.as_output() if item.file in outputs else item.file
     return [cmd_args(item.prefix, cmd_args(path, parent = 1 if item.parent else 0), delimiter = "")]
 
-def run_action(ctx: AnalysisContext, action, more: dict = {}):
+def run_action(ctx: AnalysisContext, action, plugins: list, more: dict = {}):
     """Declares an action of `program_actions.bzl`: it runs one verb of the driver.
 
     Args:
       ctx: the context of the rule.
       action: struct.
+      plugins: list of string, the plug-ins of the program. The drivers of steps do not have them.
       more: dict of prefix to Artifact, more outputs, each with the argument that names it.
     """
     toolchain = ctx.attrs._toolchain.get(ExecutorchToolchainInfo)
@@ -55,6 +56,8 @@ def run_action(ctx: AnalysisContext, action, more: dict = {}):
     hints = hint_arguments(str(ctx.label.raw_target()), "etbuild")
     outputs = action.outputs + more.values()
     arguments = action.arguments[:1] + hints + action.arguments[1:]
+    files = [file for name in plugins for file in toolchain.plugins.get(name, []) if action.arguments[0] in toolchain.drivers]
+    arguments += [path_argument("--plugin=", file, parent = True) for file in files if file.short_path.endswith("/plugin.json")]
     arguments += [path_argument(prefix, file) for prefix, file in more.items()]
     lines = cmd_args([_line(item, outputs) for item in arguments])
     category = "executorch_" + action.kind
@@ -66,7 +69,7 @@ def run_action(ctx: AnalysisContext, action, more: dict = {}):
         has_content_based_path = ctx.attrs.has_content_based_path,
     )
     ctx.actions.run(
-        cmd_args(file, format = "@{}", hidden = [lines, [output.as_output() for output in outputs], action.more_inputs]),
+        cmd_args(file, format = "@{}", hidden = [lines, [output.as_output() for output in outputs], action.more_inputs, files]),
         category = category,
         env = ENVIRONMENT,
         exe = WorkerRunInfo(

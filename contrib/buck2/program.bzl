@@ -1,7 +1,7 @@
 """The rule executorch_program for Buck2: one manifest becomes one program, by the actions of `program_actions.bzl`."""
 
-load("//rules/private:common.bzl", "BOTH_EXPORTS", "NOTHING_LOWERED", "attributes_error", "export_error", "inputs_error", "name_with_variant")
-load("//rules/private:facts.bzl", "INPUTS")
+load("//rules/private:common.bzl", "BOTH_EXPORTS", "NOTHING_LOWERED", "attributes_error", "export_error", "inputs_error", "name_with_variant", "plugins_of")
+load("//rules/private:facts.bzl", "ANY_PLUGIN", "INPUTS")
 load(
     "//rules/private:program_actions.bzl",
     "actions_on_request",
@@ -63,6 +63,7 @@ def _target(ctx: AnalysisContext):
         name = name_with_variant(ctx.label.name, attributes.variant),
         named_data = attributes.named_data,
         parameters = attributes.parameters,
+        plugins = attributes.plugins,
         sharded_named_data = attributes.sharded_named_data,
         templates = templates,
         variant = attributes.variant,
@@ -98,7 +99,7 @@ def _lowered_methods_impl(ctx: AnalysisContext) -> list[Provider]:
     exported = export_actions(ctx, _BUCK2, target)
     made = template_actions(ctx, _BUCK2, target, exported)
     for action in exported.actions + made.actions:
-        run_action(ctx, action)
+        run_action(ctx, action, plugins_of(target))
     return [
         DefaultInfo(default_outputs = made.templates),
         exported.export,
@@ -114,7 +115,7 @@ def _executorch_program_impl(ctx: AnalysisContext) -> list[Provider]:
     validation = declare(ctx, target.name + ".validation.json")
     for action in exported.actions + made.actions + more.actions:
         is_report = action.kind == "report"
-        run_action(ctx, action, {"--validation=": validation} if is_report else {})
+        run_action(ctx, action, plugins_of(target), {"--validation=": validation} if is_report else {})
     tokenizer = [reported.tokenizer] if reported.tokenizer else []
     return [
         DefaultInfo(
@@ -157,6 +158,7 @@ _ATTRS = dict(
         "methods": attrs.list(attrs.string(), default = []),
         "named_data": attrs.list(attrs.string(), default = []),
         "parameters": attrs.dict(key = attrs.string(), value = attrs.string(), default = {}),
+        "plugins": attrs.list(attrs.string(), default = [ANY_PLUGIN]),
         "sharded_named_data": attrs.list(attrs.string(), default = []),
         "srcs": _FILES,
         "tokenizer": _FILES,

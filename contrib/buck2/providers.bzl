@@ -49,6 +49,7 @@ ExecutorchToolchainInfo = provider(
     fields = {
         "driver": provider_field(RunInfo),
         "drivers": provider_field(dict, default = {}),  # of the verb of a step to RunInfo
+        "plugins": provider_field(dict, default = {}),  # of the name of a plug-in that these drivers lack to its files
         "weight": provider_field(int, default = 1),
         "worker": provider_field(WorkerInfo | None, default = None),
     },
@@ -56,7 +57,10 @@ ExecutorchToolchainInfo = provider(
 
 StepDriversInfo = provider(
     doc = "The driver of each step, with the files that the step runs. `executorch_driver` provides it.",
-    fields = {"drivers": provider_field(dict)},  # of the verb of a step to RunInfo
+    fields = {
+        "drivers": provider_field(dict),  # of the verb of a step to RunInfo
+        "plugins": provider_field(dict),  # of the name of a plug-in that only some programs use to its files
+    },
 )
 
 DriverSourcesInfo = provider(

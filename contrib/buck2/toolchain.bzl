@@ -1,6 +1,7 @@
 """The toolchain for Buck2: it chooses the driver that plans, exports and lowers programs."""
 
-load("//toolchain:steps.bzl", "STEPS", "files_of_step")
+load("//rules/private:facts.bzl", "PLUGINS")
+load("//toolchain:steps.bzl", "STEPS", "files_of_plugin", "files_of_step")
 load(":providers.bzl", "DriverSourcesInfo", "ExecutorchToolchainInfo", "StepDriversInfo")
 
 def _executorch_driver_sources_impl(ctx: AnalysisContext) -> list[Provider]:
@@ -25,11 +26,10 @@ def _executorch_driver_impl(ctx: AnalysisContext) -> list[Provider]:
     def run(srcs):
         return RunInfo(args = cmd_args("bash", sources.launcher, ctx.attrs.packages, sources.main, hidden = srcs))
 
-    steps = {}
-    for step in STEPS:
-        wanted = {path: True for path in files_of_step([_path_in_package(file) for file in sources.srcs], step)}
-        steps[step] = run([file for file in sources.srcs if _path_in_package(file) in wanted])
-    return [DefaultInfo(), run(sources.srcs), StepDriversInfo(drivers = steps)]
+    files = {_path_in_package(file): file for file in sources.srcs}
+    steps = {step: run([files[path] for path in files_of_step(files.keys(), step)]) for step in STEPS}
+    plugins = {plugin: [files[path] for path in files_of_plugin(files.keys(), plugin)] for plugin in PLUGINS}
+    return [DefaultInfo(), run(sources.srcs), StepDriversInfo(drivers = steps, plugins = plugins)]
 
 def _path_in_package(file: Artifact) -> str:
     """Returns the path of a file of the driver, such as `etbuild/errors.py`. Empty for a file of another package."""
@@ -89,6 +89,7 @@ def _executorch_toolchain_impl(ctx: AnalysisContext) -> list[Provider]:
         ExecutorchToolchainInfo(
             driver = ctx.attrs.driver.get(RunInfo),
             drivers = steps.drivers if steps else {},
+            plugins = steps.plugins if steps else {},
             weight = ctx.attrs.weight,
             worker = ctx.attrs.worker.get(WorkerInfo) if ctx.attrs.worker else None,
         ),

@@ -3,9 +3,9 @@
 load("//rules:providers.bzl", "ExecutorchExportInfo")
 load("//toolchain:steps.bzl", "STEPS")
 load("//toolchain:toolchain.bzl", "TOOLCHAIN_TYPE")
-load(":common.bzl", "import_paths_error", "inputs_error")
+load(":common.bzl", "import_paths_error", "inputs_error", "plugins_of")
 load(":compat.bzl", "RUNS_VALIDATIONS", "label_text")
-load(":driver.bzl", "driver_arguments", "run_driver")
+load(":driver.bzl", "driver_arguments", "plugins_for", "run_driver")
 load(":facts.bzl", "INPUTS")
 load(":library.bzl", "data_of", "installed_of")
 load(":names.bzl", "named_as", "named_beside", "place")
@@ -120,7 +120,9 @@ def run_actions(ctx, target, plans, actions):
         outputs = action.outputs + ([unused] if unused else [])
         arguments = driver_arguments(ctx, action.arguments[0])
         inputs, transitive = action.more_inputs, []
-        for item in action.arguments[1:] + messages:
+        verb = action.kind if action.kind in STEPS else None
+        plugins = [path_argument("--plugin=", file) for file in plugins_for(ctx, verb, plugins_of(target))]
+        for item in plugins + action.arguments[1:] + messages:
             _add(arguments, item)
             files, depsets = _files(item, target)
             inputs = inputs + [file for file in files if file not in outputs]
@@ -132,7 +134,7 @@ def run_actions(ctx, target, plans, actions):
             outputs = outputs,
             unused_inputs_list = unused,
             mnemonic = "Executorch" + action.kind.capitalize(),
-            verb = action.kind if action.kind in STEPS else None,
+            verb = verb,
             progress = action.progress,
             torch = action.torch,
             worker = action.worker,

@@ -1,10 +1,11 @@
 """What the rules for Bazel and for Buck2 share: names, and checks of attributes. `program_actions.bzl` has the actions.
 
-This file uses only what Starlark has in both: no `native`, no `File`, no `fail(attr = ...)`. So a check returns what is wrong,
-as a text, or None. A file is whatever the build system calls a file: these functions only pass it on, or ask for its `basename`.
+This file uses only what Starlark has in both: no `native`, no `File`, no `fail(attr = ...)`. So a check returns the
+problem as a text, or None. A file is whatever the build system calls a file: these functions only pass it on, or ask
+for its `basename`.
 """
 
-load(":facts.bzl", "CHARACTERS", "GGUF_SUFFIX", "INPUTS", "NOT_TAGS", "WEIGHTS_SUFFIXES")
+load(":facts.bzl", "ANY_PLUGIN", "CHARACTERS", "GGUF_SUFFIX", "INPUTS", "NOT_TAGS", "PLUGINS", "WEIGHTS_SUFFIXES")
 
 # The whole environment of an action. It has nothing from the user, and no home directory.
 ENVIRONMENT = {
@@ -83,7 +84,7 @@ def attributes_error(target):
     """Says which attribute of a program is wrong: one of those that repeat the manifest, or `parameters`.
 
     Args:
-      target: struct with `methods`, `backends`, `named_data`, `sharded_named_data` and `parameters`.
+      target: struct with `methods`, `backends`, `plugins`, `named_data`, `sharded_named_data` and `parameters`.
 
     Returns:
       (string, string): the attribute and what is wrong; or None.
@@ -91,6 +92,7 @@ def attributes_error(target):
     for attribute, error in (
         ("methods", names_error(target.methods)),
         ("backends", names_error(target.backends)),
+        ("plugins", _plugins_error(target.plugins)),
         ("named_data", tags_error(target.named_data)),
         ("sharded_named_data", tags_error(target.sharded_named_data)),
         ("sharded_named_data", tags_error(target.named_data + target.sharded_named_data)),
@@ -99,6 +101,29 @@ def attributes_error(target):
         if error:
             return attribute, error
     return None
+
+def _plugins_error(plugins):
+    """Says whether there is no such plug-in, or whether a target names one twice."""
+    for plugin in plugins:
+        if plugin not in PLUGINS and plugin != ANY_PLUGIN:
+            return "there is no plug-in '{}' for programs. It is one of: {}".format(plugin, ", ".join(PLUGINS))
+    return names_error(plugins)
+
+def plugins_of(target):
+    """Returns the names of the plug-ins that the actions of a program have: those that it names, and those of its `backends`.
+
+    Args:
+      target: struct with `backends` and `plugins`.
+
+    Returns:
+      list of string, some of `PLUGINS`.
+    """
+    every = ANY_PLUGIN in target.plugins
+    return [
+        plugin
+        for plugin, backends in PLUGINS.items()
+        if every or plugin in target.plugins or [each for each in backends if each in target.backends]
+    ]
 
 def _parameters_error(parameters):
     """Says whether the value of a parameter cannot be an argument."""

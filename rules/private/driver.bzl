@@ -110,6 +110,19 @@ def toolchain_of(ctx, verb):
     """
     return (ctx.exec_groups[verb] if _has_group(ctx, verb) else ctx).toolchains[TOOLCHAIN_TYPE]
 
+def plugins_for(ctx, verb, names):
+    """Returns the directories of plug-ins that an action needs in addition to its driver.
+
+    Args:
+      ctx: the context of the rule.
+      verb: string, the verb, as `run_driver` takes it.
+      names: list of string, the plug-ins of a program.
+
+    Returns:
+      list of File. Each is an input, and the driver gets `--plugin=PATH`.
+    """
+    return [file for name, file in toolchain_of(ctx, verb).plugins.items() if name in names] if verb else []
+
 def run_driver(ctx, arguments, progress, verb = None, torch = False, worker = False, **kwargs):
     """Declares an action that runs one verb of the driver. The rule must require the toolchain.
 

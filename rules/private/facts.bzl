@@ -17,6 +17,45 @@ TEMPLATES = [
     "xnnpack",
 ]
 
+# The plug-ins that only some programs use, each with the backends that it provides. A target names those that it
+# needs in `plugins`; `backends` name their plug-ins too.
+# buildifier: disable=unsorted-dict-items
+PLUGINS = {
+    "apple_gpu": ["metal", "mlx"],
+    "arm": ["ethos-u", "tosa", "vgf"],
+    "coreml": ["coreml"],
+    "cuda": ["cuda"],
+    "lora": [],
+    "mediatek": ["mediatek"],
+    "microcontrollers": ["cadence", "cortex-m"],
+    "nxp": ["nxp"],
+    "openvino": ["openvino"],
+    "packed": [],
+    "pt2_files": [],
+    "qualcomm": ["qualcomm"],
+    "quantize": [],
+    "samsung": ["samsung"],
+    "transformers": [],
+    "vulkan": ["vulkan", "webgpu"],
+}
+
+# `plugins` of a target that may use any of them.
+ANY_PLUGIN = "*"
+
+# The other plug-ins, which programs have without naming them, each with the steps whose actions have it.
+# buildifier: disable=unsorted-dict-items
+PLUGINS_OF_STEPS = {
+    "accelerate": ["compare", "export", "lower", "report"],
+    "assignments": ["compare", "export", "lower", "report"],
+    "comparison": ["compare", "plan"],
+    "guard": ["compare", "export", "lower", "plan", "report"],
+    "model_tests": ["plan"],
+    "runtime": ["compare", "plan"],
+    "tokenizer": ["report"],
+    "upstream": ["compare", "export", "lower", "report"],
+    "worker": ["compare", "export", "lower", "plan", "report"],
+}
+
 # `NAME.TAG` is another output for each of these, so they cannot be tags.
 NOT_TAGS = [
     "etrecord",

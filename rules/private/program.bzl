@@ -14,7 +14,7 @@ load(":common.bzl", "BOTH_EXPORTS", "NOTHING_LOWERED", "attributes_error", "expo
 load(":compat.bzl", "RUNS_VALIDATIONS")
 load(":configuration.bzl", "configuration_of_program")
 load(":driver.bzl", "EXEC_GROUPS", "MEMORY", "toolchain_of")
-load(":facts.bzl", "INPUTS")
+load(":facts.bzl", "ANY_PLUGIN", "INPUTS")
 load(":library.bzl", "LIBRARIES", "check_packages", "covered_sources", "library_of", "python_library")
 load(":names.bzl", "place", "repository_path")
 load(":program_actions.bzl", "actions_on_request", "compiles_weights", "export_actions", "program_actions", "template_actions")
@@ -42,6 +42,7 @@ def _target(ctx):
         methods = attributes.methods,
         named_data = attributes.named_data,
         parameters = attributes.parameters,
+        plugins = attributes.plugins,
         sharded_named_data = attributes.sharded_named_data,
         templates = templates,
         variant = variant,
@@ -177,6 +178,12 @@ _PROGRAM_ATTRS = {
     ),
     "parameters": attr.string_dict(
         doc = "Values of the manifest's `parameters`, as texts: `{\"layers\": \"4\"}`.",
+    ),
+    "plugins": attr.string_list(
+        doc = "The plug-ins of the driver that the manifest needs, without those of `backends`: `etbuild targets` writes them. If " +
+              "given, the actions have these plug-ins and no others, so that an edit of another one does not run them, and the " +
+              "build fails when the manifest needs others. Default: `*`, all plug-ins.",
+        default = [ANY_PLUGIN],
     ),
     "resource_set": attr.string(
         doc = "How much memory Bazel reserves for each action that imports torch, so that no more of them run at the same " +

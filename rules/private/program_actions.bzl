@@ -22,7 +22,7 @@ Like `common.bzl`, this file uses only what Starlark has in both. A build system
 
 and a `target`, what a target says:
 
-- `name`, `manifest_name`, `variant`, `parameters`, `methods`, `backends`, `named_data`, `sharded_named_data`,
+- `name`, `manifest_name`, `variant`, `parameters`, `methods`, `backends`, `plugins`, `named_data`, `sharded_named_data`,
   `verify_reproducible`: its attributes; `name` is that of the program, with the variant.
 - `manifest`: file; `manifest_path`: its path in its repository.
 - `inputs`: struct with `sources` and each of `INPUTS`: struct(name, file) several times; `input_names`: dict from each of `INPUTS`
@@ -40,7 +40,7 @@ Each file in them that the action does not write is an input.
 """
 
 load(":common.bzl", "read_by")
-load(":facts.bzl", "TEMPLATES")
+load(":facts.bzl", "ANY_PLUGIN", "TEMPLATES")
 
 # The actions that import torch, and those that may run in a persistent worker. A verification may not: its processes
 # need another environment than the first build.
@@ -141,6 +141,7 @@ def _plan(ctx, system, target):
         arguments.append(_path("--same-export=", target.export.plan))
     for option, names in [("--expect-methods=", target.methods), ("--expect-backends=", target.backends)]:
         arguments.extend([option + ",".join(names)] if names else [])
+    arguments.extend([] if ANY_PLUGIN in target.plugins else ["--expect-plugins=" + ",".join(target.plugins)])
     arguments.extend(["--expect-named-data=" + ",".join(named_data), "--expect-sharded=" + ",".join(target.sharded_named_data)])
     arguments.append("--expect-inputs")
     arguments.extend(["--input={}={}".format(attribute, each) for attribute, names in target.input_names.items() for each in names])

@@ -21,6 +21,7 @@ executorch_program(
     srcs = ["model.py", "unused.py"],
     manifest = "net.yaml",
     named_data = ["up"],
+    plugins = [],
     sharded_named_data = ["down"],
     tokenizer = ["tokenizer.json"],
     weights = ["net.safetensors"],
@@ -34,6 +35,7 @@ executorch_program(
     manifest = "adapted.yaml",
     methods = ["forward", "forward_math"],
     named_data = ["math"],
+    plugins = ["lora"],
     weights = ["net.safetensors"],
 )
 
@@ -181,6 +183,23 @@ def test_a_flag_keeps_the_lines_out_of_keys(net: Workspace) -> None:
 
     lines = {"net.positions.json", "net.export.lines.json"}
     assert inputs() - inputs("--//toolchain:lines=false") == lines
+
+
+def test_a_plugin_that_a_program_does_not_use_is_no_input(net: Workspace, options: list[str]) -> None:
+    file = "toolchain/etplugins/lora/changes.py"
+    text = (net.directory / file).read_text("utf-8")
+    net.write(file, f"{text}\n# An edit.\n")
+    try:
+        done = net.build("//edits:net", *options)
+    finally:
+        net.write(file, text)
+    assert (done.mnemonics, done.hits) == ([], [])
+    net.write("edits/adapted.yaml", ADAPTED)
+    for name, used in (("net", set()), ("adapted", {"lora"})):
+        shown = net.bazel("aquery", net.override, f"mnemonic('Executorch(Plan|Export|Lower|Compare)', //edits:{name})")
+        assert shown.returncode == 0, shown.stderr
+        actions = re.findall("Inputs: .*", shown.stdout)
+        assert [set(re.findall(r"sources_plugins/(\w+)", line)) for line in actions] == [used] * len(actions)
 
 
 def test_a_source_that_nothing_imports_lowers_nothing(net: Workspace, options: list[str]) -> None:

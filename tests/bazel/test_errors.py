@@ -83,13 +83,23 @@ def test_an_error_of_lowering_names_the_line_of_the_model(package: Workspace) ->
     ("attribute", "wrong"),
     [('named_data = ["weights"]', 'named_data = ["wieghts"]'), ('name = "net"', 'name = "network"'),
      ('manifest = "net.yaml"', 'manifest = "net.yaml", methods = ["generate"]'),
-     ('manifest = "net.yaml"', 'manifest = "net.yaml", backends = ["vulkan"]')],
+     ('manifest = "net.yaml"', 'manifest = "net.yaml", backends = ["vulkan"]'),
+     ('manifest = "net.yaml"', 'manifest = "net.yaml", plugins = ["vulkan"]')],
 )  # fmt: skip
 def test_a_target_that_contradicts_its_manifest(package: Workspace, attribute: str, wrong: str) -> None:
     package.edit("wrong/BUILD", attribute, wrong)
     message = errors(package, "//wrong:all")
     assert "Planning //wrong:" in message
     assert wrong.split('"')[-2] in message.split("error:", 1)[1], message
+
+
+def test_a_plugin_that_a_target_does_not_name_is_named(package: Workspace) -> None:
+    package.edit("wrong/BUILD", "    srcs", "    plugins = [],\n    srcs")
+    package.edit("wrong/net.yaml", "named_data", "defaults: {partitioners: [vulkan]}\nnamed_data")
+    message = errors(package)
+    assert "wrong/net.yaml:7:" in message
+    assert "the program needs the plug-in `vulkan`, and its target does not name it" in message
+    assert 'add "vulkan" to `plugins` in the BUILD file (`bazel run ' in message
 
 
 def test_the_analysis_refuses_mistakes(checkout: Workspace) -> None:

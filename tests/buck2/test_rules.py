@@ -14,6 +14,7 @@ import pytest
 import starlark
 
 from tests.buck2.evaluation import REPOSITORY, Buck2
+from tests.helpers.drivers import rules
 
 PROJECT = REPOSITORY / "examples/buck2"
 TOOLCHAIN = """
@@ -127,6 +128,28 @@ def test_every_input_in_the_arguments_is_declared(example: Any) -> None:
                 assert path in known or any(each.startswith(f"{path}/") for each in action["outputs"]), word
         assert "rules_executorch/toolchain/etbuild/__main__.py" in action["inputs"]
         assert "toolchains/packages.pex" in action["inputs"]
+
+
+@pytest.mark.parametrize(
+    ("attributes", "named", "expected"),
+    [
+        ("plugins = []", [], ""),
+        ('plugins = ["lora"], backends = ["webgpu"]', ["lora", "vulkan"], "lora"),
+        ("", None, None),
+    ],
+)  # fmt: skip
+def test_steps_have_the_plugins_that_a_target_names(
+    tmp_path: Path, attributes: str, named: list[str] | None, expected: str | None
+) -> None:
+    actions = package(tmp_path, f'executorch_program(name = "net", manifest = "net.yaml", {attributes})')["actions"]
+    place, every = "rules_executorch/toolchain/etplugins", rules()["PLUGINS"]
+    for action in (each for each in actions if each["category"].removeprefix("executorch_") in rules()["STEPS"]):
+        given = [word.removeprefix("--plugin=") for word in action["argv"] if word.startswith("--plugin=")]
+        assert given == [f"{place}/{name}" for name in (every if named is None else named)]
+        there = {name for name in every if f"{place}/{name}/__init__.py" in action["inputs"]}
+        assert there == set(every if named is None else named)
+    said = [word.partition("=")[2] for word in actions[0]["argv"] if word.startswith("--expect-plugins=")]
+    assert said == ([] if expected is None else [expected])
 
 
 def test_only_steps_with_pytorch_run_in_a_worker(tmp_path: Path) -> None:

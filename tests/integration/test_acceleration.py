@@ -46,8 +46,8 @@ from torchao.quantization.pt2e.quantize_pt2e import prepare_pt2e, prepare_qat_pt
 from torchao.quantization.pt2e.quantizer.quantizer import Q_ANNOTATION_KEY
 
 from etbuild import plugins, switches, workarounds
-from etbuild.export import strict_names
-from etbuild.export.provenance import graphs_numbered, remove_addresses
+from etbuild.export import node_sources
+from etbuild.export.node_sources import graphs_numbered, remove_addresses
 from etbuild.files.zip_archive import canonical_archive
 from etplugins.accelerate import (
     annotate_where_possible,
@@ -542,7 +542,7 @@ def test_a_faster_export_has_the_same_bytes(strict: bool) -> None:
             shapes = ({0: torch.export.Dim("rows", min=2)},)
             net = Branching()
             program = torch.export.export(net, (torch.ones(4, 3),), dynamic_shapes=shapes, strict=strict)
-        strict_names.restore(program, net, net)
+        node_sources.restore_names(program, net, net)
         remove_addresses(program.graph_module)
         for graph in program.graph_module.modules():
             for node in graph.graph.nodes if isinstance(graph, GraphModule) else ():

@@ -16,7 +16,7 @@ from torch.utils._sympy.functions import OpaqueUnaryFn_sqrt
 from torch.utils._sympy.value_ranges import ValueRanges
 
 from etbuild.errors import InputError
-from etbuild.export import every_size, example_values
+from etbuild.export import example_values, size_conditions
 from etbuild.inputs.step_context import StepContext
 from etbuild.key.declared import Inputs
 from etbuild.plan.parts import TensorExample
@@ -428,7 +428,7 @@ methods: {asked: {example_inputs: [{shape: [1, 400]}], dynamic_shapes: [[null, {
 def _condition(write: Callable[..., Any], ranges: list[tuple[int, int]]) -> bool | None:
     symbols = [sympy.Symbol(f"s{number}", integer=True, positive=True) for number in range(len(ranges))]
     of_symbols = zip(symbols, itertools.starmap(ValueRanges, ranges), strict=True)
-    return every_size.holds(write(*symbols), dict(of_symbols))
+    return size_conditions.holds(write(*symbols), dict(of_symbols))
 
 
 def test_a_condition_is_tried_for_each_size() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from etbuild.export import every_size, export_methods, violated_shapes
+from etbuild.export import export_errors, export_methods, size_conditions
 from etbuild.export.size_conditions import SizeConditions
 
 GUARD = """\
@@ -21,7 +21,7 @@ with `draft_export()`."""
 
 
 def test_a_size_has_the_name_of_its_dimension() -> None:
-    assert violated_shapes.message(GUARD) == (
+    assert export_errors._violation(GUARD) == (
         "torch.export fixes or narrows `seq`. It says: Constraints violated (seq)! - Not all values of seq in "
         "the specified range seq <= 32 satisfy the generated guard (seq*min(64, 64*seq)) == (64*seq)."
     )
@@ -73,7 +73,7 @@ def _refused(*guards: str, suggested: str = "") -> str:
     ],
 )
 def test_the_range_that_is_proposed_holds_for_all_guards(text: str, hint: str) -> None:
-    assert violated_shapes.hint(text) == hint
+    assert export_errors._shapes_to_write(text) == hint
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_the_range_that_is_proposed_holds_for_all_guards(text: str, hint: str) -
     ],
 )
 def test_the_names_of_sizes_are_explained(text: str, legend: str) -> None:
-    said = export_methods._message(RuntimeError(text))
+    said = export_errors.said_by(RuntimeError(text))
     assert said.startswith(f"RuntimeError: {text}")
     assert said.count(" stands for a ") == len(legend.split())
     assert all(f"`{name}` stands for a " in said for name in legend.split())
@@ -101,4 +101,4 @@ def test_a_quantized_method_gets_the_words_of_the_first_export() -> None:
     assert said.startswith("methods.forward.quantize.pt2e: exporting the quantized method failed: ")
     assert "TORCH_LOGS" not in said
     assert "    write {dim: seq, min: 3, max: 32}\n" in said
-    assert "make the range of a dimension smaller" in _error_of_a_quantized_method(every_size.TooManySizes())
+    assert "make the range of a dimension smaller" in _error_of_a_quantized_method(size_conditions.TooManySizes())

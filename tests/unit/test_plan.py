@@ -150,6 +150,33 @@ def test_a_target_that_differs_is_told_what_to_write(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("partitioner", "backends", "listed", "edit"),
+    [
+        ("xnnpack", None, [], None),
+        ("xnnpack", None, ["lora"], "[]"),
+        ("vulkan", None, ["vulkan"], None),
+        ("vulkan", None, [], '["vulkan"]'),
+        ("vulkan", ["vulkan"], [], None),
+        ("vulkan", ["vulkan"], ["vulkan"], None),
+        ("vulkan", ["vulkan"], ["lora"], "[]"),
+        ("{backend: custom, options: {factory: model:make}}", None, ["vulkan"], '["*"]'),
+        ("{backend: custom, options: {factory: model:make}}", None, None, None),
+    ],
+)
+def test_a_target_names_the_plugins_that_its_program_needs(
+    tmp_path: Path, partitioner: str, backends: list[str] | None, listed: list[str] | None, edit: str | None
+) -> None:
+    plan = planned(tmp_path, MANIFEST.replace("xnnpack", partitioner))
+    expected = {"backends": backends, "plugins": listed}
+    if edit is None:
+        check_expectations(plan, expected)
+        return
+    with pytest.raises(InputError) as error:
+        check_expectations(plan, expected)
+    assert f"write `plugins = {edit}` into the BUILD file (`etbuild targets` does it)" in str(error.value)
+
+
+@pytest.mark.parametrize(
     ("expected", "program", "variant", "said", "edit"),
     [
         ("other", None, None, '`name` is "other"', '`name = "net"` or `manifest_name = "net"` into'),
@@ -348,22 +375,15 @@ PLUGINS_OF_PROGRAMS: dict[str, tuple[dict[str, Any], set[str], set[str]]] = {
 }
 """For each kind of program, what it adds to a manifest, and the plug-ins that its export and its lowering use besides
 those below."""
-OF_ALL = {"etplugins.accelerate", "etplugins.upstream"}
+OF_ALL = {"etplugins.accelerate", "etplugins.assignments", "etplugins.upstream"}
 """What each export, lowering and comparison uses."""
-OF_MODULES = "etplugins.assignments"
-"""What watches methods of a module."""
 
 
 @pytest.mark.parametrize("kind", PLUGINS_OF_PROGRAMS)
 def test_a_program_uses_the_plugins_that_it_needs_and_no_others(kind: str) -> None:
     keys, of_export, of_lowering = PLUGINS_OF_PROGRAMS[kind]
     plan = from_manifest({"name": "net", "model": {"factory": "model:create"}, "methods": METHODS, **keys})  # type: ignore[typeddict-item]
-    assert plan.plugins_of("plan") == plan.plugins_of("report") == {*of_lowering, OF_MODULES}
-    assert plan.plugins_of("export") == {*of_export, *OF_ALL, OF_MODULES}
-    assert plan.plugins_of("lower") == {*of_lowering, *OF_ALL, OF_MODULES}
-    assert plan.plugins_of("compare") == {*of_lowering, *OF_ALL, OF_MODULES, "etplugins.comparison"}
-
-
-def test_methods_from_files_assign_nothing() -> None:
-    plan = from_manifest({"name": "net", "methods": {"forward": {"program": "net.pt2"}}})
-    assert plan.plugins_of("export") == {"etplugins.pt2_files", *OF_ALL}
+    assert plan.plugins_of("plan") == plan.plugins_of("report") == set(of_lowering)
+    assert plan.plugins_of("export") == {*of_export, *OF_ALL}
+    assert plan.plugins_of("lower") == {*of_lowering, *OF_ALL}
+    assert plan.plugins_of("compare") == {*of_lowering, *OF_ALL, "etplugins.comparison"}

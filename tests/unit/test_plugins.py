@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -56,3 +59,42 @@ def test_a_plugin_with_verbs_for_people_provides_each_of_them(plugin: Plugin) ->
     names = {path.stem for path in plugin.directory.glob("verbs/*.py")} - {"__init__"}
     assert verbs == {name.replace("_", "-"): f"{plugin.package}.verbs.{name}" for name in names}
     assert {verb for section in plugin.help.values() for verb in section} <= plugin.provides["verb"].keys()
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The directory of a plug-in that is not beside the driver, as actions have it."""
+    monkeypatch.setattr(plugins, "_given", {})
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    provides = {"backend": {"own": "etplugins.own.backend:NAME"}}
+    directory = tmp_path / "own"
+    directory.mkdir()
+    (directory / "plugin.json").write_text(json.dumps({"description": "Own.", "provides": provides}))
+    (directory / "__init__.py").touch()
+    (directory / "backend.py").write_text("NAME = 'own'\n")
+    yield directory
+    plugins._given.clear()
+    plugins.add([])  # forgets what was there
+    plugins.plugins()
+
+
+def test_a_plugin_elsewhere_is_found_where_it_is_given(elsewhere: Path) -> None:
+    with pytest.raises(InputError, match="no plug-in provides the backend `own`"):
+        plugins.load("backend", "own")
+    plugins.add([elsewhere])
+    assert plugins.load("backend", "own") == "own"
+    assert plugins.plugins()["etplugins.own"].directory == elsewhere
+    assert f"{elsewhere}/" in plugins.driver()
+    (elsewhere / "__init__.py").unlink()
+    with pytest.raises(InputError) as raised:
+        plugins.load("backend", "own")
+    [problem] = raised.value.problems
+    assert problem.message == "the program needs the plug-in `own`, and its target does not name it"
+    assert problem.hint == 'add "own" to `plugins` in the BUILD file (`etbuild targets` does it)'
+
+
+def test_targets_name_the_plugins_that_only_some_programs_use() -> None:
+    named = {plugin.name for plugin in PLUGINS if plugin.is_named}
+    assert {"lora", "quantize", "transformers", "vulkan"} <= named
+    always = {plugin.name for plugin in PLUGINS if plugin.always}
+    assert named.isdisjoint({"authoring", "comparison", "guard", "model_tests", "tokenizer", "worker", *always})

@@ -15,7 +15,7 @@ from etbuild import plugins
 from etbuild.cli import VERBS
 from etbuild.key import code
 from etbuild.plan.part import PluginKeys
-from tests.helpers.drivers import TOOLCHAIN, driver_of_action, rules
+from tests.helpers.drivers import TOOLCHAIN, driver_of_action, plugin_of_action, rules
 
 DRIVER = TOOLCHAIN / "etbuild"
 STEPS = ("plan", "export", "lower", "compare", "report")
@@ -57,7 +57,7 @@ def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "etbuild/__pycache__").mkdir()
     code._remembered.cache_clear()
     yield tmp_path
-    for cache in (code._digest, code._digest_of_package, code._remembered):
+    for cache in (code._digest, code._digest_of_package, code._remembered, plugins.plugins, plugins.group):
         cache.cache_clear()
 
 
@@ -132,19 +132,12 @@ def test_the_driver_of_an_action_tells_what_it_can_do(step: str, tmp_path: Path)
 
 OF_PLANNING = ("manifest_keys", "manifest_section", "runner", "runner_constants", "step_plan")
 OF_REPORT = ("report_part", "runner", "runner_constants")
-OF_METHODS = (
-    *(
-        "example_input",
-        "guard",
-        "method_change",
-        "method_source",
-        "module_source",
-        "quantizer",
-        "switch",
-        "tensor_file",
-    ),
-    "workaround",
-)
+OF_METHODS = [
+    *("example_input", "guard", "method_change", "method_source", "module_source", "quantizer", "tensor_file"),
+    *("switch", "workaround"),
+]
+OF_LOWERING = {"emission", "lowering", "xnnpack"}
+"""The places of workarounds that an export does not ask for."""
 SEARCH = ["etplugins.comparison.locate", "etbuild.emit.emit_methods", "etbuild.lower.lower_methods"]
 """What looks for the operator of a wrong program."""
 
@@ -162,11 +155,29 @@ def test_the_driver_of_an_action_has_what_it_imports(step: str) -> None:
     provided.append(
         {key: PluginKeys(key).kind.__module__ for key in ("model.huggingface", "model.adapters", "quantize")}
     )
-    waiting += [place.partition(":")[0] for names in provided for place in names.values()]
+    left_out = OF_LOWERING if step == "export" else ()
+    places = (place for names in provided for name, place in names.items() if name not in left_out)
+    waiting += [place.partition(":")[0] for place in places]
     waiting += SEARCH if step == "compare" else []
     found: set[str] = set()
     while waiting:
         if (module := waiting.pop()) not in found:
             found.add(module)
             waiting += top_level_imports(files[modules[module]].read_text("utf-8")) & modules.keys()
-    assert {modules[module] for module in found} - driver_of_action(step) == set()
+    of_targets = {file for name in rules()["PLUGINS"] for file in plugin_of_action(name)}
+    assert {modules[module] for module in found} - driver_of_action(step) - of_targets == set()
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_the_driver_of_an_action_has_plugins_that_no_target_names(step: str) -> None:
+    """And when it plans, also what the others provide, to name those that a program needs."""
+    here = {Path(file) for file in driver_of_action(step) if file.startswith("etplugins/") and file.count("/") > 1}
+    code_of = {file.parts[1] for file in here if file.suffix == ".py"}
+    known = {file.parts[1] for file in here if file.name == plugins.FILE}
+    named = {each.name for each in plugins.plugins().values() if each.is_named}
+    assert named == rules()["PLUGINS"].keys()
+    assert code_of == {name for name, steps in rules()["PLUGINS_OF_STEPS"].items() if step in steps}
+    assert known == code_of | (named if step == "plan" else set())
+    for each in plugins.plugins().values():
+        if step in each.always or each.provides.keys() & plugins.AROUND_STEPS:
+            assert each.name in code_of

@@ -42,6 +42,7 @@ executorch_program(
         "prefill",
     ],
     named_data = ["body"],
+    plugins = [],
     weights = ["net.safetensors"],
 )
 """
@@ -189,7 +190,7 @@ def test_entries_in_parentheses_are_kept(package: Path) -> None:
     after = generated(package, load + call.replace("    weights", variants + "    weights"))
     assert (
         '            ("data"): (["x"]),  # why\n            "export": None,\n            "methods": ["decode"],\n'
-        in after
+        '            "plugins": ["quantize"],\n' in after
     )
     assert '            ("weights"): ([])  # none\n        }),\n' in after
 
@@ -312,6 +313,7 @@ def test_new_variants_of_a_manifest_get_what_differs(package: Path) -> None:
             "data": ["net.safetensors"],
             "export": None,
             "methods": ["decode"],
+            "plugins": ["quantize"],
             "weights": [],
         },
     },
@@ -327,12 +329,57 @@ def test_variants_of_a_target_get_what_differs_and_no_more(package: Path, capsys
     before = load + call.replace("    weights", '    variants = {"int8": {"weights": []}, "old": {}},\n    weights')
     after = generated(package, before, left=True)
     assert (
-        '"int8": {\n        "export": None,\n        "methods": ["decode"],\n        "weights": [],\n    }, "old": {}'
-        in after
+        '"int8": {\n        "export": None,\n        "methods": ["decode"],\n        "plugins": ["quantize"],\n'
+        '        "weights": [],\n    }, "old": {}' in after
     )
     told = capsys.readouterr().err
     assert "the manifest has no variant `old`" in told
     assert "the variant `int8` has other `data`: net.safetensors" in told
+
+
+BACKENDS = 'backends = ["vulkan", "xnnpack"], '
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("", ""),  # all plug-ins, as before there was the attribute
+        ('plugins = ["*"], ', 'plugins = ["*"], '),
+        ("plugins = [], ", 'plugins = [\n    "quantize",\n    "vulkan",\n], '),
+        ('plugins = ["lora", "vulkan"], ', 'plugins = ["quantize", "vulkan"], '),
+        (f"{BACKENDS}plugins = [], ", f'{BACKENDS}plugins = ["quantize"], '),
+        (f'{BACKENDS}plugins = ["quantize", "vulkan"], ', None),
+        ("plugins = PLUGINS, ", "plugins = PLUGINS, "),
+    ],
+)
+def test_a_target_names_the_plugins_that_its_backends_do_not_name(
+    package: Path, before: str, after: str | None
+) -> None:
+    text = MANIFEST.replace("[xnnpack]", "[vulkan, xnnpack]\n  quantize: {torchao: [{config: 8da4w}]}")
+    (package / "net.yaml").write_text(text)
+
+    def file(own: str) -> str:
+        rest = f'named_data = ["body"], {own}weights = ["net.safetensors"]'
+        return LOAD + f'executorch_program(name = "net", manifest = "net.yaml", {rest})\n'
+
+    assert generated(package, file(before)) == file(before if after is None else after)
+
+
+def test_a_program_that_may_use_any_backend_names_all_plugins(package: Path) -> None:
+    partitioner = "{backend: custom, options: {factory: model:make}}"
+    (package / "net.yaml").write_text(MANIFEST.replace("[xnnpack]", f"[{partitioner}]"))
+    assert 'plugins = ["*"],' in generated(package)
+
+
+def test_variants_name_the_plugins_that_differ(package: Path) -> None:
+    lowered = {"gpu": "vulkan", "npu": "coreml", "same": "xnnpack"}
+    variants = "".join(f"  {name}: {{defaults: {{partitioners: [{each}]}}}}\n" for name, each in lowered.items())
+    (package / "net.yaml").write_text(f"{MANIFEST}variants:\n{variants}")
+    call = NEW.replace("executorch_program", "executorch_programs").replace("    weights", "{}    weights")
+    load = LOAD.replace("executorch_program", "executorch_programs")
+    before = load + call.format('    variants = {"gpu": {}, "npu": {"backends": ["coreml"]}, "same": {}},\n')
+    after = '    variants = {"gpu": {"plugins": ["vulkan"]}, "npu": {"backends": ["coreml"]}, "same": {}},\n'
+    assert generated(package, before) == load + call.format(after)
 
 
 def test_checkpoints_of_a_target_are_not_its_weights(package: Path, capsys: pytest.CaptureFixture[str]) -> None:

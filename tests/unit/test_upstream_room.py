@@ -13,7 +13,7 @@ from etplugins.accelerate import occasions
 from tests.conformance.upstream_limits import LIMITS
 
 PLACE = Path(__file__).parents[2] / "toolchain/etplugins"
-SHARED = {"__init__.py", "graph_changes.py", "emission.py", "exporting.py", "lowering.py", "xnnpack.py"}
+SHARED = {"__init__.py", "graph_changes.py", "emission.py", "lowering.py", "xnnpack.py"}
 """What several files use, and what the core asks."""
 LIMITED = sorted(path.name for path in (PLACE / "upstream").glob("*.py") if path.name not in SHARED)
 SWITCHES = sorted(path.stem for path in (PLACE / "accelerate").glob("[!_]*.py") if path.stem != "occasions")
@@ -39,5 +39,5 @@ def test_nothing_is_switched_or_worked_around_without_the_plugins(monkeypatch: p
     monkeypatch.setattr(plugins, "group", lambda name: {})
     assert type(workarounds.of_lowering()) is workarounds.OfLowering
     assert type(workarounds.of_backend("xnnpack")) is workarounds.OfBackend
-    with switches.lowering(Path("nowhere"), 2), switches.on("exporting"), workarounds.of_export().around():
+    with switches.lowering(Path("nowhere"), 2), switches.on("exporting"), workarounds.of_lowering().around():
         assert workarounds.of_emission().passes(None, outputs=True) == []

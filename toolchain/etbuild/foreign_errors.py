@@ -112,7 +112,7 @@ _WITHOUT_FILE = {errno.EAGAIN: "cannot start a process", errno.ENOMEM: "cannot g
 
 
 def system_error(error: BaseException) -> EtbuildError | None:
-    """Our error for a problem of the machine: a full disk, a limit, a permission, a package that is not there.
+    """Our error for a problem of the machine: a full disk, a limit, a permission, a missing package.
 
     Args:
         error: An OSError, an ImportError, or a RuntimeError of a library that quotes the system's message.

@@ -15,18 +15,25 @@ import importlib.util
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from etbuild.errors import InputError, did_you_mean
+from etbuild.errors import InputError, Problem, did_you_mean
 
 ROOT = Path(__file__).parents[1]
 PLACES = ("etplugins", "etkit")
 """The packages whose directories are plug-ins: what builds need, and what people use around builds."""
 FILE = "plugin.json"
-DRIVER = tuple(f"{ROOT / package}/" for package in ("etbuild", *PLACES))
-"""The directories of the driver's own modules. Each ends with a separator."""
+ANY = "*"
+"""Stands for all plug-ins, where a target names those that it needs."""
+STEPS_OF_GROUPS = {"manifest_keys": "plan", "manifest_section": "plan", "step_plan": "plan", "report_part": "report"}
+"""The groups of steps without torch. A plug-in that provides nothing else is in the drivers of these steps."""
+AROUND_STEPS = frozenset(("guard", "server"))
+"""The groups of what surrounds all steps."""
+_given: dict[str, Path] = {}
+"""The directories of plug-ins that are not beside this package, by the packages of the plug-ins."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +47,7 @@ class Plugin:
         uses: The packages of the plug-ins that it imports.
         imports: Packages that are in a key if the program reads a tensor file of this plug-in, such as `gguf`.
         help: What the help of the command line lists: for each section, verbs, each with an example.
+        always: The steps that run it for each program.
     """
 
     package: str
@@ -48,6 +56,7 @@ class Plugin:
     uses: tuple[str, ...] = ()
     imports: tuple[str, ...] = ()
     help: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    always: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -57,17 +66,34 @@ class Plugin:
     @property
     def directory(self) -> Path:
         """Its directory."""
-        return ROOT.joinpath(*self.package.split("."))
+        return _given.get(self.package) or ROOT.joinpath(*self.package.split("."))
+
+    @property
+    def is_named(self) -> bool:
+        """Whether the targets of build rules name it, since only some programs use it. Drivers have all others."""
+        return self.package.startswith(f"{PLACES[0]}.") and self.package not in of_all_programs()
+
+    @property
+    def is_here(self) -> bool:
+        """Whether its code is there. The action that plans has the files of all plug-ins that say what they provide,
+        and the code of those that its target names."""
+        return (self.directory / "__init__.py").exists()
+
+    def not_named(self) -> Problem:
+        """The problem of a program that needs this plug-in, if only its code is missing."""
+        message = f"the program needs the plug-in `{self.name}`, and its target does not name it"
+        return Problem(message, hint=f'add "{self.name}" to `plugins` in the BUILD file (`etbuild targets` does it)')
 
 
 @functools.cache
 def plugins() -> dict[str, Plugin]:
     """All plug-ins by their packages, sorted."""
     files = {f"{place}.{file.parent.name}": file for place in PLACES for file in (ROOT / place).glob(f"*/{FILE}")}
+    files |= {package: directory / FILE for package, directory in _given.items()}
     return {package: _read(files[package], package) for package in sorted(files)}
 
 
-_FORM = {"description": str, "provides": dict, "uses": list, "imports": list, "help": dict}
+_FORM = {"description": str, "provides": dict, "uses": list, "imports": list, "help": dict, "always": list}
 
 
 def _read(file: Path, package: str) -> Plugin:
@@ -84,8 +110,46 @@ def _read(file: Path, package: str) -> Plugin:
             raise InputError.of(f"{file}: unknown key `{key}`", did_you_mean(key, _FORM))
         if not isinstance(value, _FORM[key]):
             raise InputError.of(f"{file}: `{key}` is no {_FORM[key].__name__}")
-    used, imported = (tuple(content.get(key, ())) for key in ("uses", "imports"))
-    return Plugin(package, content["description"], content["provides"], used, imported, content.get("help", {}))
+    used, imported, always = (tuple(content.get(key, ())) for key in ("uses", "imports", "always"))
+    return Plugin(package, content["description"], content["provides"], used, imported, content.get("help", {}), always)
+
+
+def add(directories: Iterable[Path]) -> None:
+    """Finds plug-ins in these directories too: an action has each that its target names in a directory of its own."""
+    _given.update({f"{PLACES[0]}.{directory.name}": directory.absolute() for directory in directories})
+    if _Given not in sys.meta_path:
+        sys.meta_path.insert(0, _Given)
+    for cache in (plugins, group, of_all_programs, driver):
+        cache.cache_clear()
+
+
+class _Given:
+    """Finds the plug-ins that are not beside this package: a process that runs a model may not list their directory."""
+
+    @staticmethod
+    def find_spec(name: str, *_: object) -> ModuleSpec | None:
+        """How Python imports a module; None if it is no such plug-in."""
+        directory = _given.get(name)
+        return None if directory is None else _spec(name, directory)
+
+
+@functools.cache
+def of_all_programs() -> frozenset[str]:
+    """The packages of plug-ins that the actions of each program have: those that it always uses, its steps, what is
+    around them, what only planning or the report needs, and what these use."""
+
+    def is_one(plugin: Plugin) -> bool:
+        groups = plugin.provides.keys()
+        of_all = plugin.always or groups & {"step", *AROUND_STEPS}
+        return bool(of_all or (groups and groups <= STEPS_OF_GROUPS.keys()))
+
+    return frozenset(each.package for each in with_used(name for name, each in plugins().items() if is_one(each)))
+
+
+@functools.cache
+def driver() -> tuple[str, ...]:
+    """The directories of the driver's own modules. Each ends with a separator."""
+    return tuple(f"{place}/" for place in (*(ROOT / each for each in ("etbuild", *PLACES)), *_given.values()))
 
 
 @functools.cache
@@ -103,6 +167,8 @@ def load(of_group: str, name: str) -> Any:
     plugin = group(of_group).get(name)
     if plugin is None:
         raise InputError.of(f"no plug-in provides the {of_group.replace('_', ' ')} `{name}`")
+    if not plugin.is_here:
+        raise InputError([plugin.not_named()])
     module, _, attribute = plugin.provides[of_group][name].partition(":")
     imported = import_module(module)
     return getattr(imported, attribute) if attribute else imported
@@ -117,13 +183,19 @@ def import_module(name: str) -> ModuleType:
 
 def _import_place(name: str) -> None:
     """Imports the package of a place, if it is there, from beside this one. `sys.path` may lack its directory."""
-    file = ROOT / name / "__init__.py"
-    if name not in sys.modules and file.exists():
-        spec = importlib.util.spec_from_file_location(name, file, submodule_search_locations=[str(file.parent)])
-        assert spec is not None
+    if name not in sys.modules and (ROOT / name / "__init__.py").exists():
+        spec = _spec(name, ROOT / name)
         assert spec.loader is not None
         sys.modules[name] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(sys.modules[name])
+
+
+def _spec(name: str, directory: Path) -> ModuleSpec:
+    """How a package in a directory is imported."""
+    file = directory / "__init__.py"
+    spec = importlib.util.spec_from_file_location(name, file, submodule_search_locations=[str(directory)])
+    assert spec is not None
+    return spec
 
 
 def with_used(packages: Iterable[str]) -> list[Plugin]:

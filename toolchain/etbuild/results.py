@@ -30,7 +30,7 @@ class Driver(Release):
 
 
 class Python(TypedDict):
-    """What runs the driver and the model's code. `startup` is missing if no code runs when Python starts."""
+    """The Python that runs the driver and the model's code. `startup` is missing if no code runs when Python starts."""
 
     python: str
     distributions: dict[str, Release]
@@ -38,7 +38,7 @@ class Python(TypedDict):
 
 
 class Toolchain(Python):
-    """What lowers a program."""
+    """The packages that lower a program."""
 
     driver: Driver
 
@@ -159,7 +159,7 @@ class OperatorCounts(TypedDict):
 
 
 class Duplicate(TypedDict):
-    """A weight with several copies: the bytes of all except the largest, their number, and who reads each."""
+    """A weight with several copies: the bytes of all except the largest, their number, and the readers of each."""
 
     weight: str
     bytes: int
@@ -214,7 +214,7 @@ class GraphNode(TypedDict):
 
 
 class GraphBlock(TypedDict):
-    """A part of a method that one backend has compiled: the backend, and the bytes of what it made."""
+    """A part of a method that one backend has compiled: the backend, and the bytes of its output."""
 
     backend: str
     bytes: int

@@ -2,7 +2,8 @@
 
 A package without a row surrounds the steps: it can make a step fail, and gives no value to what a step writes. It is in no
 key. `""` are the modules beside the packages. A test holds that steps import no other packages. Plug-ins have no rows: a step
-runs those that the program uses. Two of them surround the steps: what watches models, and the worker of Bazel.
+runs those that the program uses, and `rules/private/facts.bzl` has those that all programs use. Two of them surround the steps:
+what watches models, and the worker of Bazel.
 """
 
 STEP_PACKAGES = {
@@ -20,9 +21,6 @@ STEP_PACKAGES = {
     "steps": ["compare", "export", "lower", "plan", "report"],
     "surroundings": ["compare", "export", "lower", "plan", "report"],
 }
-
-# The plug-ins that only some steps run: the actions of others do not have them.
-PLUGINS_OF_STEPS = {"comparison": ["compare", "plan"], "model_tests": ["plan"], "runtime": ["compare"]}
 
 # Directories of the core that no action has: files for CMake.
 COMMAND_LINE_PACKAGES = ["cmake"]

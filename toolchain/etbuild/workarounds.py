@@ -1,7 +1,7 @@
-"""What works around limits of ExecuTorch and PyTorch, at the places of a build where it can.
+"""Works around limits of ExecuTorch and PyTorch at several places of a build.
 
-A plug-in provides an object or module for each place, in the group `workaround`. Where none is there, it is an object
-of one of these classes, and the build uses ExecuTorch as it is.
+A plug-in provides an object or module for each place, in the group `workaround`. Without a plug-in, an object of one of
+these classes takes its place, and the build uses ExecuTorch without changes.
 """
 
 from __future__ import annotations
@@ -25,17 +25,11 @@ Plan = Callable[..., list[int]]
 
 
 class OfExport:
-    """Changes methods when they are exported, and when they are read again."""
-
-    def around(self) -> AbstractContextManager[None]:
-        """A context in which methods are exported."""
-        return nullcontext()
+    """Changes methods after their export."""
 
     def make_lowerable(self, program: ExportedProgram) -> None:
-        """Changes an exported method in place: what neither PyTorch nor ExecuTorch can bring into the edge dialect."""
-
-    def change_loaded(self, program: ExportedProgram) -> None:
-        """Changes a method in place that PyTorch has read from a file."""
+        """Changes an exported method in place: replaces parts that PyTorch and ExecuTorch cannot bring into the edge
+        dialect."""
 
 
 class OfLowering:
@@ -57,10 +51,10 @@ class OfLowering:
         return nullcontext()
 
     def change_lowered(self, edge: EdgeProgramManager) -> None:
-        """Changes what backends have left of methods, in place, before the user's passes get it."""
+        """Changes the parts of methods that no backend took, in place, before the passes of the manifest."""
 
     def finish(self, edge: EdgeProgramManager) -> None:
-        """Changes lowered methods in place, after the user's passes."""
+        """Changes lowered methods in place, after the passes of the manifest."""
 
 
 class OfEmission:
@@ -73,7 +67,7 @@ class OfEmission:
 
         Args:
             shard_of: Returns the shard of a placeholder, or None if it is not named data. None: nothing is named data.
-            outputs: Whether the application may give the memory for what a method returns.
+            outputs: Whether the application may provide the memory for the results of methods.
         """
         return []
 
@@ -92,7 +86,7 @@ class OfEmission:
 
 
 class OfBackend:
-    """Changes what a backend does."""
+    """Changes the work of a backend."""
 
     def around(self, partitioners: Mapping[str, Sequence[Any]]) -> AbstractContextManager[None]:
         """A context in which the backend lowers parts of methods. It gets the partitioners of each method."""
@@ -108,20 +102,20 @@ def _provided(name: str, nothing: type[_Place]) -> _Place:
 
 
 def of_export() -> OfExport:
-    """What changes methods when they are exported and read."""
+    """The object that changes methods after their export."""
     return _provided("export", OfExport)
 
 
 def of_lowering() -> OfLowering:
-    """What changes methods before and after backends get them."""
+    """The object that changes methods before and after backends get them."""
     return _provided("lowering", OfLowering)
 
 
 def of_emission() -> OfEmission:
-    """What changes methods when they are emitted."""
+    """The object that changes methods when they are emitted."""
     return _provided("emission", OfEmission)
 
 
 def of_backend(name: str) -> OfBackend:
-    """What changes the backend of a name."""
+    """The object that changes the backend with this name."""
     return _provided(name, OfBackend)

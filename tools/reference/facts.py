@@ -16,11 +16,13 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 import update_lock
-from etbuild import backends
+from etbuild import backends, plugins
 from etbuild.cli.options import RESOURCE_SETS
 from etbuild.files.weights_suffixes import GGUF_SUFFIX, INDEX_SUFFIXES, WEIGHTS_SUFFIXES
+from etbuild.key import code
 from etbuild.manifest.file_names import OTHER_OUTPUTS
 from etbuild.plan.expectations import INPUTS
+from etbuild.plugins import Plugin
 from etkit.building.checkpoints import CHARACTERS
 
 _OF_PROGRAMS = '''\
@@ -34,6 +36,18 @@ INPUTS = {inputs}
 
 # The backends that compile a method without its weights.
 TEMPLATES = {templates}
+
+# The plug-ins that only some programs use, each with the backends that it provides. A target names those that it
+# needs in `plugins`; `backends` name their plug-ins too.
+# buildifier: disable=unsorted-dict-items
+PLUGINS = {plugins}
+
+# `plugins` of a target that may use any of them.
+ANY_PLUGIN = {any_plugin}
+
+# The other plug-ins, which programs have without naming them, each with the steps whose actions have it.
+# buildifier: disable=unsorted-dict-items
+PLUGINS_OF_STEPS = {plugins_of_steps}
 
 # `NAME.TAG` is another output for each of these, so they cannot be tags.
 NOT_TAGS = {not_tags}
@@ -76,15 +90,36 @@ def files(root: Path) -> dict[str, str]:
 
 def _of_programs() -> str:
     rows = {name: f"struct(reads = {json.dumps(row.actions)}, renamed = {row.renamed})" for name, row in INPUTS.items()}
+    of_builds = [each for package, each in plugins.plugins().items() if package.startswith("etplugins.")]
     return _OF_PROGRAMS.format(
         inputs=_dict(rows),
         templates=_list(sorted(name for name, each in backends.BACKENDS.items() if each.compiles_templates)),
+        plugins=_dict(
+            {each.name: json.dumps(sorted(each.provides.get("backend", ()))) for each in of_builds if each.is_named}
+        ),
+        any_plugin=json.dumps(plugins.ANY),
+        plugins_of_steps=_dict({each.name: json.dumps(_steps(each)) for each in of_builds if not each.is_named}),
         not_tags=_list(OTHER_OUTPUTS),
         weights_suffixes=_list((*INDEX_SUFFIXES, *WEIGHTS_SUFFIXES)),
         gguf_suffix=json.dumps(GGUF_SUFFIX),
         characters=json.dumps(CHARACTERS),
         resource_sets=_dict({name: str(size) for name, size in RESOURCE_SETS.items()}),
     )
+
+
+def _steps(plugin: Plugin) -> list[str]:
+    """The steps whose actions have a plug-in that no target names: those that need it, or another one that uses it."""
+    users = (plugins.plugins()[package] for package in plugins.of_all_programs())
+    return sorted({step for user in users if plugin in plugins.with_used([user.package]) for step in _own_steps(user)})
+
+
+def _own_steps(plugin: Plugin) -> set[str]:
+    if plugin.provides.keys() & plugins.AROUND_STEPS:
+        return {step for each in code.packages().values() for step in each}
+    own = {*plugin.always, *plugin.provides.get("step", ())}
+    if own & {"export", "lower"}:
+        own.add("report")  # it names the digests of what made the program
+    return own | {plugins.STEPS_OF_GROUPS[group] for group in plugin.provides if group in plugins.STEPS_OF_GROUPS}
 
 
 def _of_packages(project: Mapping[str, Iterable[str]]) -> str:

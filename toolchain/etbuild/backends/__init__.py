@@ -71,7 +71,10 @@ def _built_in(name: str) -> BuiltInBackend:
 
 
 class _BuiltIn(Mapping[str, BuiltInBackend]):
-    """The backends of the driver and its plug-ins, by name. Each module is imported when its backend is first used."""
+    """The backends of the driver and its plug-ins, by name. Each module is imported when its backend is first used.
+
+    It contains also names of plug-ins whose code is not here, for messages.
+    """
 
     def __getitem__(self, name: str) -> BuiltInBackend:
         if name not in self:
@@ -82,17 +85,17 @@ class _BuiltIn(Mapping[str, BuiltInBackend]):
         return name in _CLASSES or name in plugins.group(_GROUP)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(sorted({*_CLASSES, *plugins.group(_GROUP)}))
+        return iter(sorted({*_CLASSES, *(name for name, each in plugins.group(_GROUP).items() if each.is_here)}))
 
     def __len__(self) -> int:
-        return len({*_CLASSES, *plugins.group(_GROUP)})
+        return sum(1 for _ in self)
 
 
 BACKENDS: Mapping[str, BuiltInBackend] = _BuiltIn()
 """The backends of the driver and of its plug-ins, by name."""
 
 FROM_SOURCES = "custom"
-"""The backend that stands for the unknown backends of a recipe from the declared sources."""
+"""The backend in place of the unknown backends of a recipe from the declared sources."""
 
 
 def find(name: str) -> Backend | None:
@@ -102,7 +105,7 @@ def find(name: str) -> Backend | None:
 
 def known() -> set[str]:
     """Returns the names of all backends, including those of other packages."""
-    return {*BACKENDS, *entry_points.names()}
+    return {*_CLASSES, *plugins.group(_GROUP), *entry_points.names()}
 
 
 def get(name: str) -> Backend:
@@ -240,8 +243,13 @@ def of_delegate(delegate_id: str, names: Iterable[str]) -> Backend | None:
 def of_driver(names: Iterable[str]) -> list[str]:
     """Returns the driver's own backends that run if a plan names these: all, if one of these may delegate to any."""
     used = {*names}
-    calls_any = any(name not in BACKENDS or BACKENDS[name].delegates_to_any for name in used)
-    return [name for name in BACKENDS if calls_any or name in used]
+    every = calls_any(used)
+    return [name for name in BACKENDS if every or name in used]
+
+
+def calls_any(names: Iterable[str]) -> bool:
+    """Returns whether one of these backends may call any of the driver's own."""
+    return any(name not in BACKENDS or BACKENDS[name].delegates_to_any for name in names)
 
 
 def _ours_and(names: Iterable[str]) -> list[Backend]:

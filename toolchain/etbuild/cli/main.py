@@ -171,19 +171,24 @@ def _expand(arguments: list[str]) -> list[str]:
 
 
 def _without_rule(words: Sequence[str], options: argparse.Namespace) -> list[str]:
-    """Reads a build rule's arguments for hints, for any verb: the target's label, and the words that run the driver.
+    """Reads a build rule's arguments for any verb: for hints, the target's label and the words that run the driver; and
+    the directories of plug-ins.
 
     Returns:
         The other words.
     """
     known = {"--rule-target": "rule_target", "--rule-command": "rule_command"}
-    left = []
+    left, given = [], []
     for word in words:
         option, _, value = word.partition("=")
         if option in known and value:
             setattr(options, known[option], value)
+        elif option == "--plugin" and value:
+            given.append(Path(value))
         else:
             left.append(word)
+    if given:
+        plugins.add(given)
     return left
 
 

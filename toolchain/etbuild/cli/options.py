@@ -190,7 +190,7 @@ def add_data(parser: argparse._ActionsContainer) -> None:
 
 
 def add_exported(parser: argparse.ArgumentParser) -> None:
-    """Adds the options for what `etbuild export` wrote."""
+    """Adds the options for the files of `etbuild export`."""
     add_path(parser, "--export DIR", "the directory that `etbuild export` wrote", required=True)
     add_repeatable(parser, "--exported NAME=FILE", "an exported method outside of DIR")
     add_path(parser, "--lines FILE", "the file that `etbuild export --lines` wrote outside of DIR")
@@ -288,7 +288,7 @@ def _add_surroundings(parser: argparse.ArgumentParser) -> None:
     add_path(
         parser,
         "--unused-inputs FILE",
-        "write the names of the inputs that cannot change what the step makes to FILE, as Bazel reads them",
+        "write the names of the inputs that cannot change the results of the step to FILE, in Bazel's form",
     )
     add_value(
         parser,

@@ -25,11 +25,12 @@ if TYPE_CHECKING:
     from etbuild.plan.plan import Plan
 
 _EXPECTATIONS = {
-    "name": "name",
-    "methods": "methods",
-    "backends": "backends",
-    "named-data": "tags of named data",
-    "sharded": "tags with a shard size",
+    "name": "name in the manifest",
+    "methods": "methods in the manifest",
+    "backends": "backends in the manifest",
+    "plugins": "plug-ins that the manifest needs",
+    "named-data": "tags of named data in the manifest",
+    "sharded": "tags with a shard size in the manifest",
 }
 
 _DERIVED = ("weights", "read_weights")  # keys of an export plan that are computed from other keys
@@ -46,7 +47,7 @@ def add(verbs: Any) -> None:
     add_inputs(parser)
     rule = add_rule_names(parser)
     for attribute, what in _EXPECTATIONS.items():
-        rule.add_argument(f"--expect-{attribute}", metavar="A,B", help=f"fail if the {what} in the manifest differ")
+        rule.add_argument(f"--expect-{attribute}", metavar="A,B", help=f"fail if the {what} differ")
     add_flag(rule, "--expect-inputs", "fail if a step reads files that no --input lists for it")
     add_repeatable(
         rule, "--input ATTRIBUTE=NAME", "a file that the target lists under ATTRIBUTE; a directory's name ends with /"
@@ -131,7 +132,7 @@ def _check_expectations(plan: Plan, options: argparse.Namespace) -> None:
     check_expectations(
         plan,
         {
-            **{attribute: expected(attribute) for attribute in ("methods", "backends")},
+            **{attribute: expected(attribute) for attribute in ("methods", "backends", "plugins")},
             "named_data": None if tags is None else [tag for tag in tags if tag not in sharded],
             "sharded_named_data": None if tags is None else sharded,
         },

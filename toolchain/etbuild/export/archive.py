@@ -32,7 +32,7 @@ from torch.utils import _pytree as pytree
 from etbuild import switches
 from etbuild.errors import BuildError
 from etbuild.exception_text import summary
-from etbuild.export import saved_examples
+from etbuild.export import example_values
 from etbuild.export.layout import (
     CONSTANT_TENSORS,
     CONSTANTS,
@@ -45,7 +45,7 @@ from etbuild.export.layout import (
     PLAN,
     WRITTEN,
 )
-from etbuild.export.provenance import remove_addresses
+from etbuild.export.node_sources import remove_addresses
 from etbuild.export.written_buffers import written_buffers
 from etbuild.files import writing
 from etbuild.files.digests import canonical_json
@@ -122,7 +122,7 @@ def write(directory: Path, export_plan: ExportPlan, export: NewExport) -> None:
     imports, libraries = _imports(export_plan, programs), _libraries(programs)
     # Write lines and examples first: `_without_weights` removes stack traces and example inputs from the programs.
     _write(directory, LINES, canonical_json(export.lines.to_json()))
-    saved_examples.write(directory / EXAMPLES, programs)
+    example_values.save_inputs(directory / EXAMPLES, programs)
     (directory / METHODS).mkdir()
     names = {entry.name for entry in tensors}
     for name, program in programs.items():
@@ -184,7 +184,7 @@ def write_plan(directory: Path, export_plan: ExportPlan, constants: dict[str, ob
             entry.unlink()
     # Lowering and comparing export the methods again, and so get the lines and the examples.
     _write(directory, LINES, canonical_json(NO_LINES.to_json()))
-    saved_examples.write(directory / EXAMPLES, {})
+    example_values.save_inputs(directory / EXAMPLES, {})
     _copy_sources(directory, used)
     _write(directory, PLAN, canonical_json(export_plan.to_json()))
     _save_constants(directory, constants)

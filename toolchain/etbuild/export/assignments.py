@@ -105,7 +105,7 @@ def _without_assignments(method: EagerMethod, trace: Callable[[], ExportedProgra
 
 
 def _assigned_in_run(method: EagerMethod) -> list[str]:
-    """What a method assigns in a run on its example inputs: names of attributes and globals, or of kinds of objects."""
+    """The assignments of a method in a run on its example inputs: attributes and globals, or kinds of objects."""
     arguments, keywords = method.inputs
     tensors = [*method.module.named_parameters(), *method.module.named_buffers()]
     memories = [(name, tensor, tensor.untyped_storage()._cdata) for name, tensor in tensors]

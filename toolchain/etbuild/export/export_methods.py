@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import copy
 import inspect
@@ -13,7 +12,6 @@ import types
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
-from traceback import StackSummary, walk_tb
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,26 +21,25 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from etbuild import plugins, switches, workarounds
 from etbuild.errors import BuildError, DocumentPath, InputError, Problem, did_you_mean
-from etbuild.exception_text import hints, readable, summary
+from etbuild.exception_text import hints, readable
 from etbuild.export import (
     assignments,
-    every_size,
     example_values,
+    export_errors,
     method_results,
-    old_values,
+    node_sources,
     quantizers,
-    strict_names,
-    violated_shapes,
+    size_conditions,
+    written_buffers,
 )
 from etbuild.export.assignments import EagerMethod
-from etbuild.export.example_values import DynamicShapes, dimension_names
+from etbuild.export.example_values import DynamicShapes
 from etbuild.export.quantizers import MethodQuantization
 from etbuild.export.size_conditions import SizeConditions
 from etbuild.foreign_errors import PASSING, from_exception, wrap_errors, wrap_library_errors
-from etbuild.inputs import source_lines
 from etbuild.inputs.given import Given
 from etbuild.inputs.step_context import StepContext
-from etbuild.inputs.user_code import active_finder, failed, load_callable, package_line, source_line, wrap_user_error
+from etbuild.inputs.user_code import failed, load_callable, package_line, source_line, wrap_user_error
 from etbuild.model.module import named_tensors
 from etbuild.model.tensor_bytes import row_major
 from etbuild.model.tied_weights import memory, untie
@@ -158,7 +155,7 @@ def export_method(prepared: PreparedMethod) -> torch.export.ExportedProgram:
         conditions.watched(),
     ):
         dynamic_shapes = prepared.shapes.for_export(prepared.quantized.forward)
-        program = every_size.export(prepared.quantized, prepared.arguments, {}, dynamic_shapes, strict=False)
+        program = size_conditions.export(prepared.quantized, prepared.arguments, {}, dynamic_shapes, strict=False)
     _check_ranges(program, prepared.shapes, conditions)
     method_results.make_plain(program)
     return program
@@ -166,12 +163,13 @@ def export_method(prepared: PreparedMethod) -> torch.export.ExportedProgram:
 
 def _quantized_error(error: BaseException, prepared: PreparedMethod, conditions: SizeConditions) -> BuildError:
     """The error for a quantized method that torch.export refuses."""
-    if isinstance(error, every_size.TooManySizes):
+    if isinstance(error, size_conditions.TooManySizes):
         return _too_many_sizes(error, prepared)
     path = (*prepared.path, "quantize", "pt2e")
-    hint = _violated_hint(str(error), conditions) if violated_shapes.MARK in str(error) else package_line(error)
+    of_shapes = size_conditions.VIOLATED in str(error)
+    hint = export_errors.violated_hint(str(error), conditions) if of_shapes else package_line(error)
     action = failed("exporting the quantized method", error)
-    return from_exception(error, BuildError, path, action, hint, said=_message(error))
+    return from_exception(error, BuildError, path, action, hint, said=export_errors.said_by(error))
 
 
 @undone()
@@ -196,9 +194,9 @@ def _traced(prepared: PreparedMethod, shapes: DynamicShapes, training: bool = Fa
         if isinstance(constant, torch.Tensor) and (constant.is_neg() or constant.is_conj()):
             program.constants[name] = row_major(constant)
     if strict:
-        strict_names.restore(program, module, root)
-    old_values.copy_sources(program)
-    old_values.copy_inputs(program, prepared.name)
+        node_sources.restore_names(program, module, root)
+    written_buffers.copy_sources(program)
+    written_buffers.copy_inputs(program, prepared.name)
     untie(program, {key: id(tensor) for key, tensor in named_tensors(module).items()})
     _check_ranges(program, shapes, conditions)
     if not training:  # in training mode, batch norms need several values, and dropout is random
@@ -213,10 +211,10 @@ def _exported(
     try:
         dynamic_shapes = shapes.for_export(root.forward)
         with contextlib.redirect_stderr(printed), switches.on("exporting"), conditions.watched():
-            program = every_size.export(root, prepared.arguments, prepared.keywords, dynamic_shapes, strict)
+            program = size_conditions.export(root, prepared.arguments, prepared.keywords, dynamic_shapes, strict)
     except PASSING:
         raise
-    except every_size.TooManySizes as error:
+    except size_conditions.TooManySizes as error:
         raise _too_many_sizes(error, prepared) from error
     except BaseException as error:  # the errors of torch.export have no common base class
         # If the method also fails in a plain call, the cause is in the inputs or in the model.
@@ -228,7 +226,7 @@ def _exported(
             root(*prepared.arguments, **prepared.keywords)
         if caught := re.match(_CAUGHT, str(error)):
             raise _error_of_caught(prepared, root, caught[1], dynamic_shapes) from error
-        raise _export_error(readable(error), prepared.name, prepared.job, conditions) from error
+        raise export_errors.export_error(readable(error), prepared.name, prepared.job.plan, conditions) from error
     sys.stderr.write(printed.getvalue())
     return program
 
@@ -251,21 +249,20 @@ def _error_of_caught(prepared: PreparedMethod, root: torch.nn.Module, name: str,
 
     submodule.forward = recorded  # it stays: the build ends with this error
     with contextlib.suppress(Exception), switches.on("exporting"):
-        every_size.export(root, prepared.arguments, prepared.keywords, dynamic_shapes, False)
+        size_conditions.export(root, prepared.arguments, prepared.keywords, dynamic_shapes, False)
     path, action = (*prepared.path, "entry"), f"exporting `{prepared.method.entry}`"
     what = f"the model catches an exception of `{name}`"
-    way = "torch.export takes no exception that leaves a submodule: call the submodule only where it does not raise"
+    way = "torch.export allows no exception that leaves a submodule: call the submodule only where it does not raise"
     if not raised:
         return BuildError.at(path, f"{action} failed: {what}", way)
     said = readable(raised[0])
-    quoted = _text_of(source_line(said))
+    quoted = export_errors.text_of_line(source_line(said))
     at = f"the line is `{quoted}`" if quoted else None
-    return BuildError.at(
-        path, f"{failed(action, said)}: {what}, {_message(said)}", hints(at, _export_hint(said)[1], way)
-    )
+    message = f"{failed(action, said)}: {what}, {export_errors.said_by(said)}"
+    return BuildError.at(path, message, hints(at, export_errors.export_hint(said)[1], way))
 
 
-def _too_many_sizes(error: every_size.TooManySizes, prepared: PreparedMethod) -> BuildError:
+def _too_many_sizes(error: size_conditions.TooManySizes, prepared: PreparedMethod) -> BuildError:
     return BuildError.at((*prepared.path, "dynamic_shapes"), str(error), "make the range of a dimension smaller")
 
 
@@ -305,7 +302,7 @@ def _batched(prepared: PreparedMethod) -> DynamicShapes:
 
 
 def _quantization(prepared: PreparedMethod) -> MethodQuantization | None:
-    """What quantizes the graph of a method, from the manifest or the recipe; None if nothing does."""
+    """The quantization of a method's graph, from the manifest or the recipe; None if there is none."""
     method, recipe = prepared.method, prepared.job.recipe
     of_recipe = recipe.quantization_recipe if recipe is not None else None
     by_recipe = of_recipe is not None and bool(of_recipe.quantizers) and "quantize" in method.from_recipe
@@ -347,10 +344,10 @@ def load_method(export_plan: ExportPlan, name: str, inputs: Given) -> torch.expo
     hint = "if it has operators of your own, list the library or module that registers them in `custom_ops`"
     with wrap_library_errors(InputError, path, f"cannot read `{file}`", hint):
         program = read(archive, file, path)
-        workarounds.of_export().change_loaded(program)
+        size_conditions.forget_ranges(program)
         _check_tensors(program, path, f"export the module again, after `{_UNWRAP}`")
         workarounds.of_export().make_lowerable(program)
-        return old_values.drop_inputs(_with_one_input_per_tensor(program), name)
+        return written_buffers.drop_inputs(_with_one_input_per_tensor(program), name)
 
 
 def _with_one_input_per_tensor(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
@@ -462,9 +459,6 @@ def _as_function(entry: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-_FILL = "fill what keeps tensors between calls, such as a cache, in the factory"
-
-
 _UNWRAP = "torchao.utils.unwrap_tensor_subclass(module)"
 
 
@@ -477,7 +471,7 @@ def _check_tensors(program: torch.export.ExportedProgram, path: DocumentPath, hi
     for name, tensor in sorted({**program.state_dict, **program.constants}.items()):
         if isinstance(tensor, FakeTensor):
             message = f"the method reads `{name}`, which another method computes and something keeps"
-            raise BuildError.at(path, message, _FILL)
+            raise BuildError.at(path, message, export_errors.FILL)
         if is_traceable_wrapper_subclass(tensor):
             message = f"`{name}` is a `{type(tensor).__name__}`, not a plain tensor"
             raise BuildError.at(path, message, hint)
@@ -515,140 +509,3 @@ def _check_small_sizes(
         message = f"for inputs of {differing}, the exported method gives something else than the model"
         hint = "torch.export assumes that no dynamic size is 0 or 1: write a larger `min`, or change the model"
         raise BuildError.at((*prepared.path, "dynamic_shapes"), message, hint)
-
-
-_DATA_DEPENDENT = (
-    "a branch or a size depends on the values of a tensor, which an export does not know: choose between values by "
-    "torch.where, between computations by torch.cond, and write torch._check for what always holds"
-)
-_OF_LAYERS = {
-    "_detect_is_causal_mask": "the layer looks whether the mask is causal, unless the call says it: pass "
-    "`tgt_is_causal` to a Transformer or a TransformerDecoder, `src_is_causal` to a Transformer, `is_causal` to a "
-    "TransformerEncoder"
-}
-"""What to do about functions of PyTorch's layers that depend on values."""
-_UNSUPPORTED = "strict export cannot trace this: change the model, or set `strict: false`"
-# A word in the message or type of torch.export's error, the part of the method that caused it, and a hint.
-_EXPORT_HINTS = (
-    (
-        "fake tensor in the exported program constant's list",
-        "entry",
-        f"something keeps a tensor that a method computes, and another one reads it: {_FILL}. Or a method writes to "
-        "`.data` of a buffer: write to the buffer itself",
-    ),
-    ("GuardOnDataDependent", "entry", _DATA_DEPENDENT),
-    ("data-dependent", "entry", _DATA_DEPENDENT),
-    (violated_shapes.MARK, "dynamic_shapes", None),
-    ("ConstraintViolation", "dynamic_shapes", "the example inputs or the model do not allow the declared range"),
-    ("dynamic_shapes", "dynamic_shapes", None),
-    ("in output, which is not a known type", "entry", method_results.HINT),
-    ("Unsupported", "entry", _UNSUPPORTED),
-    ("graph break", "entry", _UNSUPPORTED),
-)
-
-
-def _export_hint(error: BaseException) -> tuple[str, str | None]:
-    """The part of a method that caused an error of torch.export, and what to do."""
-    text = f"{type(error).__name__}: {error}"
-    return next(((part, hint) for word, part, hint in _EXPORT_HINTS if word in text), ("entry", None))
-
-
-def _export_error(error: BaseException, name: str, job: Exporting, conditions: SizeConditions) -> BuildError:
-    method, text = job.plan.methods[name], str(error)
-    part, hint = _export_hint(error)
-    if violated_shapes.MARK in text:
-        line, hint = None, hints(_violated_hint(text, conditions), _same_dimensions(text, name, job))
-    else:
-        line = source_line(error) or _quoted_line(str(error))
-        hint = _data_dependent_hint(error) if hint == _DATA_DEPENDENT else hint
-    quoted = _text_of(line)
-    if "Could not extract specialized integer" in text and _assigns_to_element(quoted):
-        hint = "an assignment takes no index that is a number which a tensor holds: write `x[i.reshape(1)] = y`"
-    action = failed(f"exporting `{method.entry}`", error, line)
-    path: DocumentPath = ("methods", name, part)
-    huggingface = job.plan.model.huggingface
-    if huggingface and part == "entry":  # users cannot change the code of the model
-        hint, path = huggingface.export_hint, ("model", "huggingface")
-    elif huggingface:
-        hint = hints(hint, huggingface.shapes_hint)
-    hint_text = hints(f"the line is `{quoted}`" if quoted else None, hint, package_line(error))
-    return from_exception(error, BuildError, path, action, hint_text, said=_message(error))
-
-
-def _data_dependent_hint(error: BaseException) -> str | None:
-    """What to do about values that an export does not know; and the line of PyTorch's layer that needs them."""
-    frames = walk_tb(error.__traceback__)
-    of_layers = (each for each in frames if str(each[0].f_globals.get("__name__")).startswith("torch.nn."))
-    trace = "".join(StackSummary.extract(of_layers).format()) or str(error)
-    line = source_lines.innermost(trace, lambda file: None)
-    if line is None or not line.file.startswith("torch/nn/"):
-        return _DATA_DEPENDENT
-    return hints(f"PyTorch reads them at {line}", _OF_LAYERS.get(line.function, _DATA_DEPENDENT))
-
-
-def _violated_hint(text: str, conditions: SizeConditions) -> str | None:
-    """A hint for dimensions that torch.export refuses: the code that fixes or narrows them, and the shapes to write."""
-    return hints(conditions.about(violated_shapes.names(text)), violated_shapes.hint(text))
-
-
-def _same_dimensions(text: str, name: str, job: Exporting) -> str | None:
-    """A hint that names other methods with a dimension that torch.export narrows: they may fail next."""
-    narrowed = {*violated_shapes.names(text)}
-    methods = job.plan.methods.items()
-    others = [
-        f"`{other_name}`" for other_name, method in methods if other_name != name and narrowed & dimension_names(method)
-    ]
-    have = "have" if len(others) > 1 else "has"
-    return f"{', '.join(others)} {have} this dimension too, and may need the same change" if others else None
-
-
-def _text_of(line: str | None) -> str | None:
-    """The text of a source line; None if it is not known. `line` has the form `model.py:12, in forward`."""
-    name, _, number = (line or "").partition(",")[0].rpartition(":")
-    source_lines = active_finder().contents.get(name, b"").decode("utf-8", "replace").splitlines()
-    text = source_lines[int(number) - 1].strip() if number.isdecimal() and 0 < int(number) <= len(source_lines) else ""
-    return text or None
-
-
-def _assigns_to_element(text: str | None) -> bool:
-    """Whether a line of a source has an assignment such as `x[i] = y`."""
-    with contextlib.suppress(SyntaxError):
-        nodes = ast.walk(ast.parse(text or ""))
-        return any(isinstance(each, ast.Subscript) and isinstance(each.ctx, ast.Store) for each in nodes)
-    return False
-
-
-def _message(error: BaseException) -> str:
-    """torch's message without references to logs and settings."""
-    text = str(error).partition(" If this type holds tensors")[0]
-    if text != str(error):
-        return f"{type(error).__name__}: {text}"
-    if violated_shapes.MARK in text:
-        return violated_shapes.message(text)
-    return _with_legend(summary(error))
-
-
-_SYMBOLS = {
-    r"(?<![\w.])s\d\d+(?!\w)": "stands for a dynamic size",
-    r"(?<![\w.])u\d+(?!\w)": "stands for a size or number that depends on the values of a tensor",
-}
-"""Patterns of torch's names for sizes, such as `s70` and `u1`, and their meaning."""
-
-
-def _with_legend(text: str) -> str:
-    """A message, and the meaning of each name of a size in it."""
-    symbols = [(sorted({*re.findall(pattern, text)}), meaning) for pattern, meaning in _SYMBOLS.items()]
-    legend = [f"`{name}` {meaning}" for names, meaning in symbols for name in names]
-    return "; ".join([text, *legend])
-
-
-def _quoted_line(text: str) -> str | None:
-    """The last line of a declared source that a message quotes, as messages of TorchDynamo do; None without one."""
-    last = None
-    for line in text.splitlines():
-        for name, path in active_finder().sources.items():
-            marker = f'File "{path}", line '
-            if marker in line:
-                number, _, function = line.split(marker, 1)[1].partition(", ")
-                last = f"{name}:{number}" + (f", {function.strip()}" if function else "")
-    return last

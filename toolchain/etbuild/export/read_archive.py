@@ -14,8 +14,8 @@ import torch
 from torch.export import ExportedProgram
 from torch.export.pt2_archive._package import load_pt2
 
-from etbuild import workarounds
 from etbuild.errors import InputError
+from etbuild.export import size_conditions
 from etbuild.export.layout import CONSTANT_TENSORS, CONSTANTS, MADE, METHODS, MODULE, PLAN, WRITTEN, ExportFiles
 from etbuild.files import json_file
 from etbuild.foreign_errors import from_exception, wrap_errors, wrap_library_errors
@@ -130,7 +130,7 @@ def load_methods(
         path = saved.files.methods.get(name, saved.files.directory / METHODS / f"{name}.pt2")
         with wrap_errors(functools.partial(_unread, name)):
             program = load_pt2(path).exported_programs["model"]  # torch.export.load hides the reason of a failure
-            workarounds.of_export().change_loaded(program)
+            size_conditions.forget_ranges(program)
         for tensors in (program._state_dict, program._constants):
             tensors.update({key: tensor for key, tensor in content.items() if key in tensors})
         programs[name] = program

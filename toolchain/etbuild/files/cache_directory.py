@@ -1,4 +1,4 @@
-"""The directory of the user's that keeps what builds can use again."""
+"""The user's directory for results that later builds can use."""
 
 from __future__ import annotations
 

@@ -179,8 +179,8 @@ def _states(plan: ExecutionPlan) -> set[int]:
     A file does not tell what a delegate reads. But ExecuTorch copies to a planned tensor only at the end of a call, to
     keep the new value of a state.
 
-    A kernel that writes in place has its result among its arguments, and once more at the end. Other kernels have it
-    twice at the end.
+    In a kernel's arguments, the result is twice at the end. If the kernel writes in place, it is an earlier argument
+    and once at the end.
     """
     known, states = set(_tensors(plan, plan.inputs)), set[int]()
     for call in _calls(plan):

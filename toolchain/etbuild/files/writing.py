@@ -102,7 +102,7 @@ class _SummedFile:
 
 
 def _checksum(path: Path) -> int:
-    """The checksum of what a file holds."""
+    """The checksum of a file's content."""
     checksum = 0
     with regular_files.opened(path) as file:
         while block := file.read(_BLOCK):

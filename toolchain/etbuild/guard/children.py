@@ -48,7 +48,7 @@ def _noted(task: Callable[[], T]) -> Callable[[], tuple[T, set[str]]]:
 
 
 def taken_over(result: T, reasons: set[str]) -> T:
-    """The result of a child process. What the child has collected with `unkeyed` counts here, too."""
+    """The result of a child process. Reads that the child has collected with `unkeyed` count here, too."""
     add_unkeyed(reasons)
     return result
 

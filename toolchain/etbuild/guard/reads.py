@@ -1,4 +1,4 @@
-"""What the sources of a model read and no key covers. A plug-in refuses such reads, or notes them."""
+"""Reads of a model's sources that no key covers. A plug-in refuses or notes them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from etbuild import plugins
 
 
 class Guard(Protocol):
-    """What the plug-in provides."""
+    """The interface of the plug-in."""
 
     def watched_reads(
         self,
@@ -60,7 +60,7 @@ def guard() -> Guard:
 
 
 collecting: list[set[str]] = []
-"""What each `unkeyed` around the code that runs has collected, from the outermost to the innermost."""
+"""The collected reads of each active `unkeyed`, from the outermost to the innermost."""
 
 
 @contextlib.contextmanager

@@ -15,8 +15,8 @@ Stage = Callable[[str], AbstractContextManager[Any]]
 """A function that is called with the name of a stage when it starts. The returned context ends with the stage."""
 
 Watch = Callable[[Mapping[str, str], Iterable[Path], set[str]], AbstractContextManager[None]]
-"""`guard.reads.watched_reads` for a step, which refuses what the code of sources reads and no key covers. What
-runs a step hands it over: it can make the step fail, and gives it no value."""
+"""`guard.reads.watched_reads` for a step, which refuses reads of the sources that no key covers. The caller of a step
+passes it on: it can make the step fail, but gives it no value."""
 
 
 def silent(name: str) -> AbstractContextManager[None]:

@@ -186,7 +186,7 @@ def importable(used: UsedSources, data: Iterable[Path], watch: Watch) -> Iterato
 
 @contextmanager
 def errors_of_sources() -> Iterator[None]:
-    """Names the line of a source for what its code raises, wherever it was called: a hook runs while weights load."""
+    """Names the line of a source for exceptions of its code, wherever it was called: a hook runs while weights load."""
     try:
         yield
     except PASSING:
@@ -199,8 +199,8 @@ def errors_of_sources() -> Iterator[None]:
 
 
 def _unregister(modules: list[ModuleType], persistent: list[ModuleType]) -> None:
-    """Undoes what removed modules have registered with PyTorch, so that they can be imported again. What persistent
-    modules hold stays registered: they will be put back."""
+    """Undoes what removed modules have registered with PyTorch, so that they can be imported again. Leaves operators of
+    persistent modules registered: these modules will be put back."""
     library = getattr(sys.modules.get("torch.library"), "Library", None)
     if library is None:
         return
@@ -257,7 +257,7 @@ def _not_defined(reference: str, path: DocumentPath) -> InputError:
 
 def _defines(finder: SourceFinder, value: Any) -> bool:
     """Whether a source defines an object: a function or a class by its module or its code, a method and any other
-    object by its class. A decorator may have changed one of them. What a class inherits is its own."""
+    object by its class. A decorator may have changed one of them. Inherited parts of a class count as its own."""
     if isinstance(value, MethodType):
         owner = value.__self__
         return _defines(finder, owner if isinstance(owner, type) else type(owner))

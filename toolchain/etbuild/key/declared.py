@@ -16,7 +16,7 @@ from etbuild.files.weights_suffixes import WEIGHTS_SUFFIXES
 from etbuild.inputs.given import Given, is_file
 
 _WORKSPACE_FILES = ("MODULE.bazel", "REPO.bazel", "WORKSPACE", "WORKSPACE.bazel")
-_COMPARED = 1000  # this many files of a folder are compared with a name that is not there
+_COMPARED = 1000  # this many files of a folder are compared with a missing name
 _LONGEST = 255  # bytes of the name of a file, in any file system in use
 
 

@@ -1,4 +1,4 @@
-"""Keeps blobs of named data in files, as ExecuTorch's stores take them: they need no memory until they are written."""
+"""Keeps blobs of named data in files, which ExecuTorch's stores accept: they need no memory until they are written."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def kinds(programs: Mapping[str, ExportedProgram]) -> dict[str, str]:
 
 
 def non_finite(programs: Mapping[str, ExportedProgram]) -> NonFinite:
-    """Finds the weights that methods use and that have elements that are NaN or infinite.
+    """Finds the weights of methods with elements that are NaN or infinite.
 
     Args:
         programs: The exported methods by name, with the content of their weights.

@@ -1,17 +1,18 @@
-"""What plug-ins do with their sections of a manifest.
+"""The use of a manifest's sections by plug-ins.
 
 A plug-in provides a `manifest_section` for a place, such as `model.huggingface` or `methods.*.quantize`, and a `runner`
 for a contract of runners, such as `executorch-llm/v1`: a function that yields the problems of a completed manifest with
-this contract. What plans have of a section is a subclass of `Part`, in the group `manifest_keys`.
+this contract. Plans hold a section as a subclass of `Part`, from the group `manifest_keys`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from etbuild import plugins
-from etbuild.errors import DocumentPath, Problem
+from etbuild.errors import DocumentPath, InputError, Problem
 from etbuild.manifest.sections import Manifest
 
 _GROUP = "manifest_section"
@@ -23,7 +24,7 @@ _PLACES = (
 
 
 class Section:
-    """What a plug-in does with a section that the manifest has. A subclass overrides what there is to do."""
+    """The functions of a plug-in for a section that the manifest has. A subclass overrides what there is to do."""
 
     def completed(self, manifest: Manifest) -> Manifest:
         """The manifest with the values that the section implies, such as methods. It may still be wrong."""
@@ -35,12 +36,12 @@ class Section:
         return ()
 
     def weights(self, manifest: Manifest) -> Iterable[str]:
-        """The names of the files with weights that the section stands for."""
+        """The names of the files with weights that the section implies."""
         del manifest
         return ()
 
     def normalized(self, manifest: Manifest) -> Manifest:
-        """A completed and checked manifest, with what the section asks for but does not say."""
+        """A completed and checked manifest, with all values that the section needs."""
         return manifest
 
 
@@ -81,9 +82,13 @@ def normalized(manifest: Manifest) -> Manifest:
 
 
 def _sections(manifest: Manifest) -> list[Section]:
-    """What plug-ins do with the sections of a manifest. One may have several places."""
-    places = [place for place in plugins.group(_GROUP) if any(_found(manifest, place.split(".")))]
-    return [section() for section in dict.fromkeys(plugins.load(_GROUP, place) for place in places)]
+    """The plug-ins' functions for the sections of a manifest. One may have several places."""
+    group = plugins.group(_GROUP)
+    found = {place: paths for place in group if (paths := [*_found(manifest, place.split("."))])}
+    absent = {group[place].name: (group[place], found[place][0]) for place in found if not group[place].is_here}
+    if absent:
+        raise InputError([replace(each.not_named(), path=path, at_key=True) for each, path in absent.values()])
+    return [section() for section in dict.fromkeys(plugins.load(_GROUP, place) for place in found)]
 
 
 def _found(part: Mapping[str, Any], keys: list[str]) -> Iterator[DocumentPath]:

@@ -186,11 +186,16 @@ def _problems(data: Any) -> Iterator[Problem]:
         hint = "add `methods: {forward: {example_inputs: [{shape: [1, 8]}]}}`"
         yield Problem("the key `methods` is missing", (), hint)
     broken = {problem.path for problem in found if problem.path}
-    yield from fitting.other_problems(data, broken, lambda part: _cross_checks(plugin_sections.completed(part)))
+    yield from fitting.other_problems(data, broken, _cross_checks)
 
 
 def _cross_checks(data: sections.Manifest) -> Iterator[Problem]:
-    """Yields the problems of a completed manifest that fits its schema."""
+    """Completes a manifest that fits its schema, and yields its problems."""
+    try:
+        data = plugin_sections.completed(data)
+    except InputError as error:  # it needs a plug-in that is not here
+        yield from error.problems
+        return
     model, defaults, methods = data.get("model", {}), data.get("defaults", {}), data.get("methods", {})
     if "model" not in data and not (methods and all("program" in method for method in methods.values())):
         yield Problem("the key `model` is missing", (), 'add `model: {factory: "model:create"}`')

@@ -279,7 +279,7 @@ def _extra_states(module: torch.nn.Module, names: Collection[str], path: Documen
         stored = f"{name}._extra_state".removeprefix(".")
         if stored in names and type(child).set_extra_state is not torch.nn.Module.set_extra_state:
             code = f"`{type(child).__name__}.set_extra_state`"
-            hint = "keep what it holds in a buffer, or let the factory set it and remove it from the file"
+            hint = "keep its content in a buffer, or set it in the factory and remove it from the file"
             yield Problem(f"{code} would load `{stored}`, which is no tensor: a build loads only tensors", path, hint)
 
 
@@ -313,7 +313,7 @@ def _converted(tensor: torch.Tensor, expected: TensorFacts, stored: _StoredTenso
 def _quantized_hint(names: Collection[str], packing: Packing | None) -> str | None:
     """A hint if names show that a library quantized the checkpoint, with several tensors per weight; otherwise None."""
     example = next((name for name in names if name.endswith(_QUANTIZED_ENDS)), None)
-    advice = "take it as it was before, and let `quantize` in the manifest quantize it"
+    advice = "use the original checkpoint, and let `quantize` in the manifest quantize it"
     if packing is not None and names:
         form = f"its `quantization_config` says `{packing.method}`, and the page `Quantized checkpoints` has the forms"
         return f"the checkpoint is packed: {form}; if this is another one, {advice}"

@@ -260,7 +260,7 @@ def _load(name: str, file: Path, path: DocumentPath) -> Any:
             raise InputError.at(path, f"`{name}` is damaged: its pickle cannot be read", "save it again") from error
     message = f"`{name}` holds more than data: it needs the code of `{code[1]}`, which does not run"
     hint = "save only the state dict: `torch.save(module.state_dict(), ...)`. "
-    hint += "If you trust the file, `torch.load(..., weights_only=False)` in Python gives what is in it"
+    hint += "If you trust the file, `torch.load(..., weights_only=False)` in Python gives its content"
     raise InputError.at(path, message, hint)
 
 

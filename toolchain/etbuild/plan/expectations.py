@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from etbuild import json_schema
+from etbuild import json_schema, plugins
 from etbuild.errors import DocumentPath, InputError, Problem, did_you_mean
 from etbuild.files.weights_suffixes import INDEX_SUFFIXES
 from etbuild.plan.plan import Plan
@@ -59,28 +59,47 @@ def check_expectations(plan: Plan, expected: dict[str, list[str] | None]) -> Non
 
     Args:
         plan: The plan.
-        expected: For each attribute of the rule (`methods`, `backends`, `named_data`, `sharded_named_data`) its values;
-            None if the rule does not set it.
+        expected: For each attribute of the rule (`methods`, `backends`, `plugins`, `named_data`, `sharded_named_data`)
+            its values; None if the rule does not set it.
 
     Raises:
         InputError: They differ. The error says what to write into the BUILD file.
     """
+    listed, has_backends = expected.get("plugins") or (), expected.get("backends") is not None
     actual = {
         "methods": sorted(plan.methods),
         "backends": plan.backends,
+        "plugins": plugins_to_list(plan, listed, has_backends),
         "named_data": [tag for tag in plan.tags if tag not in plan.sharded_tags],
         "sharded_named_data": plan.sharded_tags,
     }
     problems = []
     for attribute, values in expected.items():
         if values is not None and sorted(values) != actual[attribute]:
-            path: DocumentPath = {"backends": (), "sharded_named_data": ("named_data",)}.get(attribute, (attribute,))
+            path: DocumentPath = _PLACES.get(attribute, (attribute,))
             said = json.dumps(sorted(values))
             message = f"the manifest and the target differ: the target's `{attribute}` is {said}"
             hint = f"{_edit(attribute, json.dumps(actual[attribute]))}, or change the manifest"
             problems.append(Problem(message, path, hint))
     if problems:
         raise InputError(problems)
+
+
+def plugins_to_list(plan: Plan, listed: Collection[str], has_backends: bool) -> list[str]:
+    """The `plugins` of a target that has listed these.
+
+    Args:
+        plan: The plan.
+        listed: What it lists.
+        has_backends: Whether it lists its `backends`. Then these stand for their plug-ins, which it need not list.
+    """
+    provided = plugins.group("backend")
+    implied = {provided[backend].name for backend in plan.backends if has_backends and backend in provided}
+    return [name for name in plan.plugins_of_target if name in listed or name not in implied]
+
+
+_PLACES: Mapping[str, DocumentPath] = {"backends": (), "plugins": (), "sharded_named_data": ("named_data",)}
+"""The places in a manifest of attributes that are called otherwise there, or stand nowhere."""
 
 
 def check_name(plan: Plan, expected: str, program_name: str | None = None, variant: str | None = None) -> None:

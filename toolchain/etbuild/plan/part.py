@@ -69,7 +69,7 @@ class PluginKeys:
         return found
 
     def __call__(self, document: Any) -> Part | None:
-        """Reads the section from its JSON; None if it is not there."""
+        """Reads the section from its JSON; None if it is missing."""
         return None if document is None else self.kind.from_json(document)
 
 

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import PurePath
 from typing import Annotated
 
-from etbuild import backends, plugins, switches, workarounds
+from etbuild import backends, plugins
 from etbuild.errors import DocumentPath
 from etbuild.files.weights_suffixes import suffixes_of_plugins
 from etbuild.manifest.sections import Checks, Manifest, Metadata
@@ -123,12 +123,19 @@ class Plan(Lowered):
         """The packages of the plug-ins that a step uses for this program. The export uses only some of the backends."""
         named = self.export_backends if step == "export" else self.used_backends
         used = [("step", step), *self._provided, *(("backend", name) for name in backends.of_driver(named))]
-        if step in ("export", "lower", "compare"):
-            used += [(group, name) for group in (switches.GROUP, workarounds.GROUP) for name in plugins.group(group)]
         if step == "report":
             used += [("report_part", name) for name in self.report_parts]
         found = [plugins.group(group).get(name) for group, name in used]
+        found += [plugin for plugin in plugins.plugins().values() if step in plugin.always]
         return frozenset(plugin.package for plugin in found if plugin is not None)
+
+    @property
+    def plugins_of_target(self) -> list[str]:
+        """The names of the plug-ins that a target of this program names; `*` if it may use any backend."""
+        if backends.calls_any(self.used_backends):
+            return [plugins.ANY]
+        used = plugins.with_used(self.plugins_of("export") | self.plugins_of("lower"))
+        return [plugin.name for plugin in used if plugin.is_named]
 
     @property
     def report_parts(self) -> list[str]:
@@ -144,7 +151,6 @@ class Plan(Lowered):
             ("example_input", leaf.of_model) for leaf in inputs if isinstance(leaf, ModelExample)
         ]
         used += [("method_source", PurePath(each.program).suffix) for each in self.methods.values() if each.program]
-        used += [("method_watch", "assignments")] if any(not each.program for each in self.methods.values()) else []
         used += [("method_change", "adapters")] if self.model.adapters else []
         used += [("module_source", self.model.plugin)] if self.model.plugin is not None else []
         used += [("runner", self.runner)] if self.runner is not None else []

@@ -29,7 +29,7 @@ _HINTS = {
     "max_named_data_bytes": "`etbuild diff` shows what grew; if this is intended, raise the limit",
     "max_duplicate_bytes": "the report lists them under `sharing`; {largest}",
     "max_memory_bytes": "the upper bounds of dynamic shapes decide how much is planned",
-    "min_delegated": "the report lists under `fallback` what no backend took",
+    "min_delegated": "the report lists under `fallback` the operators that no backend took",
 }
 
 
@@ -95,7 +95,7 @@ def _non_finite(lowering: LoweringFacts, lines: SourceLines) -> Iterator[Problem
         counts = {"NaN": counted["nan"], "infinite": counted["infinite"]}
         shown = " and ".join(f"{count:,} {word}" for word, count in counts.items() if count)
         message = f"the {counted['kind']} `{name}` has {shown} of {counted['elements']:,} elements"
-        yield Problem(message, hint="find what made them, such as a step of the training or a dtype that is too small")
+        yield Problem(message, hint="find their cause, such as a step of the training or a dtype that is too small")
 
 
 _RANDOM = frozenset(

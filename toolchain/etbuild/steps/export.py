@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from etbuild import notes, workarounds
+from etbuild import notes
 from etbuild.guard import children
 from etbuild.inputs.given import Given
 from etbuild.inputs.source_lines import SourceLines
@@ -78,7 +78,7 @@ def _export(
 ) -> None:
     with library_messages_off(used.sources), stdout_for_results():
         from etbuild.export import archive, quantizers
-        from etbuild.export.provenance import graphs_numbered
+        from etbuild.export.node_sources import graphs_numbered
         from etbuild.model import packing
         from etbuild.surroundings.random_seeds import seed
 
@@ -142,15 +142,12 @@ def prepare_methods(export_plan: ExportPlan, modules: Modules, context: StepCont
     """Prepares each method for its export, and quantizes it if needed, sorted by name. Leaves out methods from
     files."""
     from etbuild.export.export_methods import prepare
+    from etbuild.export.node_sources import lines_recorded
 
-    prepared, workaround = {}, workarounds.of_export()
+    prepared = {}
     for name, method in sorted(export_plan.methods.items()):
         if method.program is None:
-            with (
-                context.stage(f"prepare {name}"),
-                workaround.around(),
-                modules.module_for(name) as (module, _),
-            ):
+            with context.stage(f"prepare {name}"), lines_recorded(), modules.module_for(name) as (module, _):
                 prepared[name] = prepare(_exporting(export_plan, context), name, module)
     return prepared
 
@@ -172,13 +169,14 @@ def export_methods(
         prepared: Prepared methods. They are exported without changes.
     """
     from etbuild.export.export_methods import export_method, load_method, prepare, transform
+    from etbuild.export.node_sources import lines_recorded
     from etbuild.export.written_buffers import check_overlaps
     from etbuild.model.method_tensors import rename_differing
 
     programs = {}
     for name, method in sorted(export_plan.methods.items()):
         action = "quantize and export" if method.quantize and name not in prepared else "export"
-        with context.stage(f"{action} {name}"), workarounds.of_export().around():
+        with context.stage(f"{action} {name}"), lines_recorded():
             if method.program is not None:
                 job = _exporting(export_plan, context)
                 program = load_method(export_plan, name, context.inputs)

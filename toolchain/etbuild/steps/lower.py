@@ -115,7 +115,7 @@ def _lower_methods(
     other people's code is lowered in this process, which saves the time for copying pages of memory.
 
     Args:
-        job: The methods. It may have others.
+        job: The methods. It may have more of them.
         directories: The directories.
         opened: What `_opened` returns.
         with_weights: The reason for lowering with the content of weights, for users; empty to lower without it.
@@ -342,7 +342,7 @@ def _lowered_with_weights(
     """Lowers methods with the content of weights, except those that a store has.
 
     Args:
-        job: The methods. It may have others.
+        job: The methods. It may have more of them.
         reasons: Why each of them is lowered in this way, for users.
         opened: What `_opened` returns.
         store: The store.

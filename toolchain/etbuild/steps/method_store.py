@@ -108,7 +108,7 @@ class LoweredBefore(MethodStore):
             raise InputError.of(f"--lowered has {names}; the plan has {', '.join(plan.methods)}")
         if other := [name for name, how in self._how.items() if how != _how(plan, name)]:
             message = f"`{other[0]}` was lowered with other settings, by the target of `lowered`"
-            hint = "leave out `lowered`: programs can share what is lowered if only their weights differ"
+            hint = "leave out `lowered`: programs can share lowered methods if only their weights differ"
             raise InputError.at(("methods", other[0]), message, hint)
 
     def directories(self, names: Collection[str], *, weights: bool) -> tuple[dict[str, Path], dict[str, Path]]:

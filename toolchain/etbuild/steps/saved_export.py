@@ -124,7 +124,7 @@ def pytorch_imported(job: LoweringJob[MethodPlan]) -> Iterator[None]:
 @contextmanager
 def sources_importable(job: LoweringJob[MethodPlan], used: UsedSources) -> Iterator[StepContext]:
     """Makes sources importable within this context, after PyTorch."""
-    from etbuild.export.provenance import graphs_numbered
+    from etbuild.export.node_sources import graphs_numbered
     from etbuild.surroundings.random_seeds import seed
 
     arithmetic.leave_out_other_libraries()

@@ -54,7 +54,7 @@ def write(path: Path, locked: Lockfile) -> None:
 
 
 def _may_be_replaced(path: Path) -> bool:
-    """Whether a file is a lockfile, was one, is empty, or is not there."""
+    """Whether a file is a lockfile, was one, is empty, or is missing."""
     try:
         data = regular_files.read(path, json_file.MAX_BYTES)
     except OSError:  # writing will show whether the path can be written
@@ -72,7 +72,7 @@ def check(path: Path, content: Lockfile, hint: str) -> None:
 
     Raises:
         CheckError: The lockfile has another program or does not exist. The message lists the changes, and the changed
-            versions of what made the program.
+            versions of the packages that made the program.
         InputError: The file is not a lockfile.
     """
     if not path.exists():

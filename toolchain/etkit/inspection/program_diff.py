@@ -108,7 +108,7 @@ def _artifacts(listed: list[ArtifactFacts]) -> Facts:
 
 
 def _method(method: Mapping[str, Any]) -> Facts:
-    """What is compared of a method of a program or of a report."""
+    """The compared parts of a method of a program or of a report."""
     known = {key: method[key] for key in ("delegates", "operators", "memory") if key in method}
     return {**known, **{side: list(map(value_text, method[side])) for side in ("inputs", "outputs")}}
 

@@ -11,7 +11,7 @@ from etplugins.quantize import reached
 
 
 def text(facts: ProgramFile | NamedDataFile, report: Report | None = None) -> str:
-    """Formats the result of `program_file.describe` as a few tables, with what the report of the build adds."""
+    """Formats the result of `program_file.describe` as a few tables, with additions from the build's report."""
     head = f"{printable(facts['file'])}  {size(facts['size'])}  sha256 {facts['sha256']}"
     if facts["kind"] == "named_data":
         return "\n\n".join([head, table([("key", "size"), *_sizes(facts["named_data"], report)])])

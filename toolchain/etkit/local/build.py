@@ -168,7 +168,7 @@ def _cached(request: Request, directory: Path, stage: Stage, cache: Cache) -> Bu
 
 
 def _checked_by(request: Request) -> str:
-    """A digest of what a cached program was checked with: all installed packages, and the code of the comparison."""
+    """A digest for the checks of a cached program: all installed packages, and the code of the comparison."""
     return digest([request.environment, request.code_of("compare")])
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from etbuild.key import distributions
 from etbuild.key.toolchain import check_installed, distributions_of
-from etbuild.plugins import DRIVER
+from etbuild.plugins import driver
 
 
 def record(path: Path, environment: str, packages: Iterable[str], whole: bool, since: int) -> None:
@@ -30,7 +30,7 @@ def record(path: Path, environment: str, packages: Iterable[str], whole: bool, s
     """
     from etbuild.processes import forked  # importing it takes a while, and a hit does not need it
 
-    imported = {file for file in forked.files_of(sys.modules) | forked.loaded if not file.startswith(DRIVER)}
+    imported = {file for file in forked.files_of(sys.modules) | forked.loaded if not file.startswith(driver())}
     files = set(imported)
     for name in distributions_of(packages):
         listed = set(distributions.files(name))

@@ -110,7 +110,7 @@ def _describe_sources(program: ExportedProgram, method: str, lines: SourceLines)
     """Gives each node the lines of the model as its stack trace, and removes paths and addresses."""
     import torch
 
-    from etbuild.export.provenance import remove_addresses
+    from etbuild.export.node_sources import remove_addresses
 
     for module in program.graph_module.modules():
         if isinstance(module, torch.fx.GraphModule):

@@ -1,7 +1,7 @@
 """The pipeline: the steps of a build, what each reads and writes, and how each runs.
 
-The key of what a step writes is a digest of all that the step reads. If the cache has that key, the step does not run.
-The verbs of the build rules call the same functions as the steps here, and have a build system in place of the cache.
+The key of a step's files is a digest of all that it reads. If the cache has that key, the step does not run. The verbs
+of the build rules call the same functions as the steps here, and have a build system in place of the cache.
 """
 
 from __future__ import annotations
@@ -400,7 +400,8 @@ def _compared(run: Pipeline) -> dict[str, object]:
 
 
 def _export(run: Pipeline) -> None:
-    """Exports. Meanwhile this process imports what lowering needs, and the model is made for the comparison."""
+    """Exports. Meanwhile, this process imports the packages for lowering, and another one makes the model to
+    compare."""
     from etbuild.steps.executorch_imports import imports_of_executorch
     from etbuild.steps.export import export
 

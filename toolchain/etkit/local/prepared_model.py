@@ -11,7 +11,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
-from etbuild.export import saved_examples
+from etbuild.export import example_values
 from etbuild.export.export_methods import PreparedMethod, load_method
 from etbuild.inputs.step_context import StepContext
 from etbuild.plan.plan import Plan
@@ -60,7 +60,8 @@ class PreparedModel:
         """The example inputs of each method, by name."""
         found = {name: (one.arguments, one.keywords) for name, one in self.prepared.items()}
         for name, program in self.files.items():
-            positional, keywords = pytree.tree_unflatten(saved_examples.of_program(program), program.call_spec.in_spec)
+            leaves = example_values.inputs_of_program(program)
+            positional, keywords = pytree.tree_unflatten(leaves, program.call_spec.in_spec)
             found[name] = (tuple(positional), dict(keywords))
         return dict(sorted(found.items()))
 

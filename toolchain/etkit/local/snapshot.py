@@ -1,7 +1,7 @@
 """One state of checkpoints that training writes again and again while a build reads them.
 
-What was written a short time ago is copied, and the build reads the copies. All copies are of one moment: if a file
-changes meanwhile, they are made again. Other data is only checked at the end of each step, which costs nothing.
+Recently written files are copied, and the build reads the copies. All copies are of one moment: if a file changes
+meanwhile, they are made again. Other data is only checked at the end of each step, which costs nothing.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def copied(inputs: Inputs, names: Iterable[str], directory: Path) -> Inputs | No
 
 
 def wait_until_quiet(paths: Iterable[Path]) -> None:
-    """Waits, some seconds at most, until nobody seems to be writing one of the files."""
+    """Waits, for some seconds at most, until no process seems to write one of the files."""
     until = time.monotonic() + _PATIENCE_SECONDS
     named = dict(enumerate(paths))
     while any(0 <= _age(state) < _QUIET_SECONDS for state in _states(named).values()) and time.monotonic() < until:

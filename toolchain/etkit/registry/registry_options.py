@@ -156,7 +156,7 @@ def summary(word: str, moved: Moved) -> str:
 
 
 def print_json(content: Package, moved: Moved, more: Mapping[str, Any] | None = None) -> None:
-    """Prints what was transferred as JSON, with what else a verb has to say."""
+    """Prints the transferred files as JSON, with further facts of a verb."""
     data: dict[str, Any] = {
         "digest": content.root.digest,
         "programs": {program.name: program.manifest.digest for program in content.programs},

@@ -134,7 +134,7 @@ class Assigned:
         if suspects and differ():
             listed = ", ".join(f"`{name}`" for name in sorted(suspects))
             message = "a second call gives something else than in PyTorch: torch.export loses what the first assigns to"
-            hint = "register what a call leaves to the next one as a buffer, and write to it with `copy_(...)`"
+            hint = "register the state between calls as a buffer, and write to it with `copy_(...)`"
             raise BuildError.at(path, f"{message} {listed}", hints(lines_of(suspects), hint))
         for name in () if only_method else names:
             notes.add(f"`{path[1]}` assigns to `{name}`: other methods do not see the value")
@@ -178,7 +178,7 @@ def _keeps_value(program: ExportedProgram, name: str) -> bool:
 
 def _retyped(name: str, old: torch.dtype, new: torch.dtype, path: DocumentPath) -> Problem:
     message = f"the method assigns {new} to the buffer `{name}`, which is {old} and stays so in a program"
-    return Problem(message, path, f"register the buffer as {new}, or convert what is assigned")
+    return Problem(message, path, f"register the buffer as {new}, or convert the assigned tensor")
 
 
 def _new_parameter(name: str, path: DocumentPath) -> Problem:

@@ -1,1 +1,1 @@
-"""Compares what a program computes in ExecuTorch's runtime with what its model computes in PyTorch."""
+"""Compares a program's results in ExecuTorch's runtime with those of its model in PyTorch."""

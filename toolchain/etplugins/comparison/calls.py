@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
-from etbuild.export.saved_examples import inputs_of_graph
+from etbuild.export.example_values import inputs_of_graph
 from etplugins.comparison import hints, values
 from etplugins.comparison.coverage import Coverage
 from etplugins.comparison.random_values import Limits

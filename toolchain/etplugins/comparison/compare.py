@@ -129,7 +129,7 @@ class Comparison:
         jobs: How many processes may work at the same time to find what the calls show.
 
     Attributes:
-        notes: What was left out of the comparison of a method, by its name.
+        notes: The parts of a method that were not compared, by the method's name.
         calls: The calls that were compared.
     """
 

@@ -73,7 +73,7 @@ class ComparedMethods:
         """
         from torch.export.graph_signature import OutputKind
 
-        from etbuild.export import saved_examples
+        from etbuild.export import example_values
         from etplugins.comparison.compare import ComparedMethod
 
         methods, skipped = list[ComparedMethod](), dict[str, str]()
@@ -90,9 +90,9 @@ class ComparedMethods:
         for name in names:
             program = loaded[name]
             leaves = (
-                saved_examples.of_program(program)
+                example_values.inputs_of_program(program)
                 if self.programs
-                else saved_examples.read(self.examples, name, program)
+                else example_values.saved_inputs(self.examples, name, program)
             )
             if any(spec.kind == OutputKind.GRADIENT_TO_PARAMETER for spec in program.graph_signature.output_specs):
                 skipped[name] = f"{NOT} it trains, and a program also returns the gradients"

@@ -25,7 +25,7 @@ _ALMOST = 2  # a state is filled after so many calls in a row without an element
 
 @dataclass(frozen=True)
 class _Watched:
-    """A node whose input is looked at.
+    """A node whose input is observed.
 
     Attributes:
         argument: The number of its argument.
@@ -37,7 +37,7 @@ class _Watched:
 
 
 class Coverage:
-    """What the calls of one method have shown.
+    """The findings from the calls of one method.
 
     Args:
         program: The exported method.
@@ -93,7 +93,7 @@ class Coverage:
         return bool(self._states) and self._calm < _ALMOST
 
     def unseen(self, names: Collection[str] = ()) -> list[tuple[Node, str]]:
-        """The operators of which something was not seen, each with what was not seen, in the order of the graph.
+        """The operators with unobserved cases, each with these cases, in the order of the graph.
 
         Args:
             names: The names of operators to look at; none for all.

@@ -24,7 +24,7 @@ class EagerMethod:
 
     Attributes:
         root: The whole model, in `eval()` mode. Calls change its state, also attributes that are no buffers.
-        entry: What is called, as a path of attributes, such as `forward` or `decoder.step`.
+        entry: The called function, as a path of attributes, such as `forward` or `decoder.step`.
         applied: Makes a context in which the model computes with the adapter of the method.
     """
 

@@ -376,7 +376,7 @@ def _has_groups(weight: torch.Tensor, block: Sequence[int], *scales_and_more: An
 
 
 def _has_rows(weight: Any, block: Sequence[int], *scales_and_more: Any) -> bool:
-    """Whether a quantized tensor is large, and each of its rows has scales and zero points of its own."""
+    """Whether a quantized tensor is large, and each of its rows has its own scales and zero points."""
     scales = scales_and_more[:2]
     if len(scales) < 2 or weight.dim() != 2 or weight.numel() <= _AT_ONCE or block[0] != 1:
         return False

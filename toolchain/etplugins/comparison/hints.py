@@ -165,7 +165,7 @@ class Integers:
 
 @dataclass
 class _Reached:
-    """What an integer input reaches in the graph."""
+    """The nodes that an integer input reaches in the graph."""
 
     tables: list[int]
     constants: list[int]

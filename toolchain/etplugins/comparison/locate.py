@@ -1,8 +1,8 @@
 """Finds the first operator of a method that the runtime computes differently from PyTorch.
 
-The exported graph is cut after an operator, and the first part is lowered as the plan says, and run. PyTorch computes
-the rest from what the runtime returned. A bisection finds the first operator after which a cut makes wrong outputs.
-This operator is to blame, even if its own results look right: a later operator may enlarge a small error.
+The exported graph is cut after an operator. The first part is lowered by the plan, and run. PyTorch computes the rest
+from the results of the runtime. A bisection finds the first operator after which a cut makes wrong outputs. This
+operator is to blame, even if its own results look right: a later operator may enlarge a small error.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class Search:
         )
 
     def in_eager(self) -> list[Any]:
-        """What the exported method returns in PyTorch."""
+        """The results of the exported method in PyTorch."""
         module = self._module(self._call.program)
         found: list[Any] = child.run({"the exported graph": lambda: self._outputs(module)})["the exported graph"]
         return found
@@ -276,7 +276,7 @@ class Search:
 
 
 def _alone(plan: LowerPlan, name: str) -> LowerPlan:
-    """The plan for lowering one method to a program of its own, with its weights in the program."""
+    """The plan for lowering one method to its own program, with its weights in the program."""
     return plan.replace(
         methods={name: plan.methods[name]},
         memory_planning={name: plan.memory_planning[name]},

@@ -10,10 +10,10 @@ from etbuild.manifest.sections import Manifest
 
 
 class CompareSection(Section):
-    """How a build compares what the program computes."""
+    """How a build compares the results of the program."""
 
     def check(self, manifest: Manifest) -> Iterator[Problem]:
-        """Yields a problem for each method that is not there."""
+        """Yields a problem for each method that does not exist."""
         settings = manifest.get("checks", {})["compare"].get("methods", {})
         for name, hint in unknown(settings, manifest.get("methods", {})):
             yield Problem(f"there is no method `{name}`", ("checks", "compare", "methods", name), hint, at_key=True)

@@ -22,7 +22,7 @@ from etplugins.comparison.parts import Tolerance
 
 @dataclass(frozen=True)
 class ExportedForm:
-    """What a comparison with the model needs to know of an exported method.
+    """Facts about an exported method for a comparison with the model.
 
     Attributes:
         inputs: How its inputs belong together.
@@ -51,8 +51,8 @@ class ModelComparison:
         exported: Makes a `Comparison` of these methods, which judges a difference.
 
     Attributes:
-        notes: What was left out of the comparison of a method, by its name.
-        losses: What the quantization of a method costs, by its name.
+        notes: The parts of a method that were not compared, by the method's name.
+        losses: The errors from the quantization of a method, by the method's name.
     """
 
     def __init__(

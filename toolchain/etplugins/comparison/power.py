@@ -23,7 +23,7 @@ _WEAK = 0.1  # a change is tried if its estimated effect is less than this part 
 
 
 class Power:
-    """What some calls of a method show.
+    """The power of some calls of a method to show mistakes.
 
     Args:
         program: The exported method.

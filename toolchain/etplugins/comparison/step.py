@@ -58,7 +58,7 @@ class CompareStep:
 
 @dataclass(frozen=True)
 class Built:
-    """What a lowering made.
+    """The results of a lowering.
 
     Attributes:
         lowering: The facts of the lowering.
@@ -124,7 +124,7 @@ def compare(job: LoweringJob[ComparePlan], witness: Witness, built: Built, scrat
 
 
 def _left_out(plan: ComparePlan, built: Built) -> dict[str, str]:
-    """The methods that cannot be compared, each with what a note says."""
+    """The methods that cannot be compared, each with the text of a note."""
     found = {}
     limits = {
         limit["method"]: limit["what"]
@@ -220,7 +220,7 @@ def _explained(problem: Problem, methods: Iterable[str], lowering: LoweringFacts
 
 
 class _Found(TypedDict):
-    """What a child process found: the fields of a wrong call, and what was left out, by method."""
+    """The findings of a child process: the fields of a wrong call, and the skipped calls, by method."""
 
     wrong: dict[str, Any] | None
     notes: dict[str, str]

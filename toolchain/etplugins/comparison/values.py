@@ -226,7 +226,7 @@ class Input:
         if kind == DIFFERENT and most - least < _TURNS:
             return (self._unused(count, most - least + 1) + least).view(size)
         special = [each for each in self.integers.special if each <= most]
-        if kind == ENDS or most - least >= 2**32:  # a random one of 2^64 would always be large
+        if kind == ENDS or most - least >= 2**32:  # random ones of so many would all be large
             ends = torch.tensor([*special, least, most, min(least + 1, most), max(most - 1, least)])
             found = ends[torch.randint(0, len(ends), (count,), generator=generator)]
             first = ends[: (count + 1) // 2] if kind == ENDS else ends[:0]  # the integers with which the graph compares

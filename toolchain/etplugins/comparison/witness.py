@@ -152,7 +152,7 @@ class Witness:
 
 @dataclass
 class _Known:
-    """What the process has read.
+    """The data that the process has read.
 
     Attributes:
         job: The export, and what to compare.
@@ -260,7 +260,7 @@ def _where(job: LoweringJob[ComparePlan], program: ExportedProgram, eager: Eager
             eager.call(spec, leaves)
         return eager.different_module(spec, graph, wrong.leaves)
 
-    with job.stage(f"search the model for what `{wrong.method}` exports otherwise"):
+    with job.stage(f"search the model for parts that differ in the export of `{wrong.method}`"):
         try:
             found: str | None = child.result("the model", find)
         except Exception as error:  # noqa: BLE001 - whatever happens while it searches, the export is wrong

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from types import FrameType
 
-from etbuild.plugins import DRIVER, ROOT
+from etbuild.plugins import ROOT, driver
 
 # Modules of the driver that may be on the stack between a source and the call that opens a file.
 _WRAPPERS = {f"{ROOT}/{name}.py" for name in ("etplugins/guard/undeclared", "etbuild/inputs/user_code")}
@@ -54,7 +54,7 @@ def author_of(frame: FrameType | None) -> Author | None:
                 return None
             importing = importing or frame.f_code.co_name != "get_data"  # `get_data` also reads resources
         elif file not in _WRAPPERS:
-            if file.startswith(DRIVER) or _removes(frame):
+            if file.startswith(driver()) or _removes(frame):
                 return None
             inner = True
         frame = frame.f_back

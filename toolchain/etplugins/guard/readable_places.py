@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from etbuild.backends.needs import SDKS
-from etbuild.plugins import DRIVER
+from etbuild.plugins import driver
 
 HARDWARE = ("/dev", "/proc", "/sys")
 """The places where libraries look for processors and devices."""
@@ -62,9 +62,11 @@ def installed_places(sources: Iterable[str]) -> tuple[set[str], set[str]]:
     covered = [entry for entry in sys.path if entry and _is_covered(entry)]
     installed = {place for entry in covered for place in (*places_of(entry), *_behind_links(entry))}
     of_python = {
-        place for entry in (*DRIVER, sys.executable, *map(sysconfig.get_path, _OF_PYTHON)) for place in places_of(entry)
+        place
+        for entry in (*driver(), sys.executable, *map(sysconfig.get_path, _OF_PYTHON))
+        for place in places_of(entry)
     }
-    of_python |= {place for entry in DRIVER for place in _behind_links(entry)}  # Bazel links each file
+    of_python |= {place for entry in driver() for place in _behind_links(entry)}  # Bazel links each file
     others = {place for entry in (*sys.path, *_editable_places()) if entry for place in places_of(entry)}
     return (installed - above) | of_python, others - above - installed - of_python
 

@@ -49,7 +49,7 @@ def _check_kept(emitted: Emitted, read: Mapping[str, set[str]]) -> None:
             kept.update(of_adapters if reader.backend else of_adapters.keys() & portable)
             others = [name for name, size in of_adapters.items() if _digest(name, size) not in reader.named_data]
             if reader.backend and others:
-                message = f"{reader.backend} keeps the adapter's weight `{min(others)}` in a form of its own"
+                message = f"{reader.backend} keeps the adapter's weight `{min(others)}` in its own form"
                 hint = "use `xnnpack` or no partitioner for this method, or merge the adapter into the model's weights"
                 problems.append(Problem(message, path, hint))
         if wanted - kept:

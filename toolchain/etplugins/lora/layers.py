@@ -246,7 +246,7 @@ def _has_adapter(layer: torch.nn.Module, name: str) -> bool:
 
 
 def _check(program: ExportedProgram, module: torch.nn.Module, method: str, name: str) -> None:
-    """Checks that a method applies an adapter in each layer that the adapter changes and that the method uses.
+    """Checks that a method applies an adapter in each used layer that the adapter changes.
 
     Args:
         program: The exported method.

@@ -1,1 +1,1 @@
-"""What a manifest says about tests of its program: cases, metrics and texts, which `etbuild test` runs."""
+"""The tests of a program in its manifest: cases, metrics and texts, which `etbuild test` runs."""

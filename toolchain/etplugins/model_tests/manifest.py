@@ -18,7 +18,7 @@ _TEXT_LIMITS = ("max_perplexity", "max_perplexity_change", "max_divergence", "mi
 
 
 class TestsSection(Section):
-    """What `etbuild test` runs and measures."""
+    """The tests and measurements of `etbuild test`."""
 
     def check(self, manifest: Manifest) -> Iterator[Problem]:
         """Yields the problems of `tests` and of the `checks` of tests that a schema cannot find."""

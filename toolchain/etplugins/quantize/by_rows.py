@@ -1,6 +1,6 @@
 """Quantizes large weights in parts of some rows. torchao needs several times the memory of a tensor that it quantizes.
 
-If each group of a row has a scale of its own, rows do not depend on each other, so the parts have the same bits as the
+If each group of a row has its own scale, rows do not depend on each other. So the parts have the same bits as the
 whole. HQQ is an exception: it stops in the first round in which all scales of the weight change little. So each part
 runs until its scales do not change at all, and notes the rounds with little change. From the notes follows how many
 rounds the whole weight needs. A part that ran more rounds runs again with this number.

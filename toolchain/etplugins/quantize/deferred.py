@@ -62,7 +62,7 @@ class Deferred:
         def from_hp(weight: torch.Tensor, block_size: Any, target_dtype: torch.dtype, **options: Any) -> Any:
             option_names = {name for name, value in options.items() if value is not None}
             if id(weight) not in originals or not option_names <= _KNOWN_OPTIONS or block_size[0] != 1:
-                raise CannotDefer("torchao does not only quantize a weight as it is")
+                raise CannotDefer("torchao does more with a weight than to quantize it")
             recipe = {
                 "weight": names[id(originals[id(weight)])],
                 "block_size": list(block_size),

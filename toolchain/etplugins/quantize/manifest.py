@@ -1,4 +1,4 @@
-"""The section `quantize` of a manifest: its checks, and what a plan has of it."""
+"""The section `quantize` of a manifest: its checks, and its form in plans."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class QuantizeSection(Section):
 
 
 def _normalized(quantize: Quantize | None) -> object:
-    """How a method is quantized. Without `calibration`, a recipe says it, or the example inputs have the ranges."""
+    """How a method is quantized. Without `calibration`, a recipe decides, or the example inputs give the ranges."""
     if quantize is None or "pt2e" not in quantize:
         return quantize
     calibration = quantize["pt2e"].get("calibration", "example_inputs" if "quantizers" in quantize["pt2e"] else None)

@@ -171,7 +171,7 @@ def _ranges_finder(
     pt2e_path: DocumentPath,
     context: StepContext,
 ) -> Batches | UserCallable:
-    """What finds the ranges of values, if the manifest does not train the method."""
+    """The object that finds the ranges of values, if the manifest does not train the method."""
     path, calibration_path = ("recipe",), (*pt2e_path, "calibration")
     if recipe.is_qat:
         if calibration_plan is not None:
@@ -346,7 +346,7 @@ def _check_finite(prepared: GraphModule, path: DocumentPath) -> None:
         if name in observed and not torch.isfinite(tensor).all():
             count = int((~torch.isfinite(tensor)).sum())
             message = f"`{name}` cannot be quantized: {count:,} of {tensor.numel():,} elements are NaN or infinite"
-            hint = "find what made them, such as a step of the training, or exclude the layer with `leave_out`"
+            hint = "find their cause, such as a step of the training, or exclude the layer with `leave_out`"
             raise BuildError.at(path, message, hint)
 
 

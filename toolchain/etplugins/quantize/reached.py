@@ -38,7 +38,7 @@ class _Weight:
 
 
 def report(program: Reported) -> Added:
-    """What the report of a program tells about its quantization."""
+    """The facts in a program's report about its quantization."""
     found = find(program.plan, program.lowering)
     return Added() if found is None else Added((), [*notes(found)], {"quantization": found})
 

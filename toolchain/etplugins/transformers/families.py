@@ -71,7 +71,7 @@ def family(kind: object) -> Family:
 
 
 def refusal(kind: str, tower: str | None) -> tuple[str, str] | None:
-    """Why `image-text-to-text` does not take a model, with what it takes. None if it takes the model.
+    """Why `image-text-to-text` does not take a model, and which models it takes. None if it takes the model.
 
     Args:
         kind: The `model_type` of the model.

@@ -130,7 +130,7 @@ def _model(cls: Any, config: Any, attention: str | None, dtype: str | None) -> A
 
 
 def _works_otherwise(make: Callable[..., Any], config: Any) -> bool:
-    """Whether transformers makes the model with an attention of its own choice. The weights take no memory."""
+    """Whether transformers can make the model with its own choice of attention. The weights take no memory."""
     try:
         with torch.device("meta"):
             make(config)

@@ -32,7 +32,7 @@ class HuggingFaceSection(Section):
         return _check(manifest)
 
     def normalized(self, manifest: Manifest) -> Manifest:
-        """The manifest with what the model and its task ask for."""
+        """The manifest with the values for the model and its task."""
         return _as_in_plans(_with_operators(manifest))
 
 
@@ -52,8 +52,8 @@ def _completed(manifest: Manifest) -> Manifest:
 
 
 def _with_operators(manifest: Manifest) -> Manifest:
-    """A checked manifest with what follows from its model and its task: the attention that reads the cache, and the
-    custom operators."""
+    """A checked manifest with the values that follow from its model and its task: the attention that reads the cache,
+    and the custom operators."""
     model = manifest["model"]
     huggingface: HuggingFace = model["huggingface"]
     kind = huggingface.get("cache", {}).get("kind")
@@ -155,7 +155,7 @@ def _check_single_call(huggingface: HuggingFace) -> Iterator[Problem]:
 
 
 def _check_pooling(huggingface: HuggingFace) -> Iterator[Problem]:
-    """Checks that what is made of the features of tokens goes with their task."""
+    """Checks that `pooling`, `dense` and `normalize` fit the task, and that the layers of `dense` fit together."""
     for key in ("pooling", "dense", "normalize"):
         if key in huggingface and huggingface.get("task") != _FEATURES:
             yield Problem(f"`{key}` goes with `task: {_FEATURES}`", (*_PATH, key), at_key=True)

@@ -1,6 +1,6 @@
 """The constant methods that ExecuTorch's runners call before they run a program.
 
-They give a runner sizes and token ids. Where one is missing, the runner assumes a default.
+They give a runner sizes and token ids. If one is missing, the runner assumes a default.
 """
 
 from __future__ import annotations

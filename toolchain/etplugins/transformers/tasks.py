@@ -1,4 +1,4 @@
-"""What a task writes into the manifest of a model: the class of the model, and methods with their inputs.
+"""The values that a task writes into the manifest of a model: the class of the model, and methods with their inputs.
 
 The methods have the names that ExecuTorch's runners call; without a runner, there is one method `forward`. A plug-in
 may provide another `task`: a `Task`.
@@ -55,7 +55,7 @@ def of(huggingface: HuggingFace) -> Task | None:
 
 
 def completed(methods: dict[str, Method] | None, task: Task, huggingface: HuggingFace) -> dict[str, Method]:
-    """The methods of a manifest with what the task writes.
+    """The methods of a manifest, with the values of the task.
 
     Args:
         methods: The methods of the manifest; those of the task if there are none.

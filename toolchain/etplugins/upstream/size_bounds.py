@@ -25,7 +25,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.value_ranges import bound_sympy
 
-from etbuild.export import every_size
+from etbuild.export import size_conditions
 from etbuild.patching import replaced
 from etbuild.workarounds import Plan
 
@@ -93,8 +93,8 @@ def _largest(size: _Size) -> int:
         return size
     expression, ranges = size.node.expr, size.node.shape_env.var_to_range
     try:
-        if not every_size.has_more(expression, ranges):
-            return int(max(every_size.values(expression, ranges)))
+        if not size_conditions.has_more(expression, ranges):
+            return int(max(size_conditions.values(expression, ranges)))
     except Exception:  # noqa: BLE001 - a size that depends on values, or is divided by 0
         pass
     return int(eval_upper_bound(size))

@@ -30,7 +30,7 @@ _TRIES = 60  # this many combinations of inputs are tried on a module
 
 
 def of_factory(reference: str, kwargs: str, beside: Path) -> First:
-    """What the first manifest says about the module that a factory returns. Calls the factory.
+    """The part of the first manifest about the module that a factory returns. Calls the factory.
 
     Args:
         reference: The factory, as `module:callable`.

@@ -36,7 +36,7 @@ def folder_of(place: Path) -> Path:
 
 
 def of_huggingface(place: Path, beside: Path, adapters: Sequence[Path] = ()) -> First:
-    """What the first manifest says about a folder that `save_pretrained` wrote, or a snapshot of a hub.
+    """The part of the first manifest about a folder that `save_pretrained` wrote, or a snapshot of a hub.
 
     Args:
         place: The folder, or a GGUF file in it.
@@ -208,7 +208,7 @@ def _checkpoint(files: Files) -> list[str]:
 
 
 def _shards(files: Files, index: str) -> list[str]:
-    """The files that an index of weights lists. Refuses an index that lists a file that is not there."""
+    """The files that an index of weights lists. Refuses an index that lists a missing file."""
     shards = read_json(files.folder / index, _INDEX_BYTES, "an index of weights").get("weight_map")
     if not isinstance(shards, dict) or not shards or not all(isinstance(each, str) for each in shards.values()):
         raise InputError.of(f"{files.folder / index}: not an index of weights: `weight_map` does not name files")

@@ -58,7 +58,7 @@ class Embedder:
         dense: The layers after the pooling.
         normalize: Whether the features have the length 1.
         longest: The largest number of tokens; None if no file says it.
-        remark: What the application has to do with a text; empty for nothing.
+        remark: The work of the application on a text; empty for none.
     """
 
     pooling: str
@@ -167,7 +167,7 @@ def _kind(folder: Path, entry: dict[str, Any]) -> str:
 
 
 def _remark(settings: dict[str, Any], prompts: dict[str, Any]) -> str:
-    """What the application has to do with a text before it makes tokens."""
+    """The work of the application on a text before it makes tokens."""
     named = prompts.get("prompts")
     done = []
     if isinstance(named, dict) and any(named.values()):

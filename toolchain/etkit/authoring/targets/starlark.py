@@ -301,8 +301,7 @@ def lines(each: list[str], opening: str, closing: str) -> str:
 
 
 def rule_call(rule: str, attributes: Mapping[str, object]) -> str:
-    """A target as buildifier writes it, without the attributes that are empty."""
-    shown = [
-        f"{INDENT}{key} = {written(value)},".replace("\n", f"\n{INDENT}") for key, value in attributes.items() if value
-    ]
-    return "\n".join([f"{rule}(", *shown, ")", ""])
+    """A target as buildifier writes it, without the attributes that are empty, unless that means something."""
+    shown = {key: value for key, value in attributes.items() if value or key == "plugins"}
+    rows = [f"{INDENT}{key} = {written(value)},".replace("\n", f"\n{INDENT}") for key, value in shown.items()]
+    return "\n".join([f"{rule}(", *rows, ")", ""])

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
 
+from etbuild import plugins
 from etbuild.errors import InputError, Problem
 from etbuild.manifest import variants, yaml_document
-from etbuild.plan.expectations import INPUTS
+from etbuild.plan.expectations import INPUTS, plugins_to_list
 from etkit.authoring.targets import wanted as wanted_of
 from etkit.authoring.targets.starlark import (
     Starlark,
@@ -27,7 +28,8 @@ from etkit.authoring.targets.starlark import (
 from etkit.authoring.targets.wanted import Wanted
 
 _REQUIRED = ("named_data", "sharded_named_data")
-_OPTIONAL = ("backends", "methods")
+_OPTIONAL = ("backends", "methods", "plugins")
+_MAY_BE_EMPTY = (*_REQUIRED, "plugins")  # an empty list of methods is the user's choice
 _LAST = {"name": 0, "srcs": 1, "deps": 3, "visibility": 4}  # buildifier's order; all others are sorted between
 
 
@@ -240,7 +242,7 @@ class _Package:
         return (text(variant.value) or "" if variant else ""), settings
 
     def _without_checkpoint(self, index: int, base: Wanted) -> Wanted:
-        """What the target lists besides its checkpoints."""
+        """The files that the target lists besides its checkpoints."""
         keyword = argument(self._call(index), "checkpoint_as")
         name = text(keyword.value) if keyword else None
         if keyword and name is not None and not any(_is_in(each, name) for each in base.files["weights"]):
@@ -263,12 +265,15 @@ class _Package:
     def _set_lists(self, index: int, base: Wanted) -> None:
         for attribute in (*_REQUIRED, *_OPTIONAL):
             keyword = argument(self._call(index), attribute)
-            values = base.lists[attribute]
             if keyword is None:
-                if values and attribute in _REQUIRED:
-                    self._set(index, attribute, values)
-            elif attribute in _REQUIRED or texts(keyword.value) != []:  # an empty list is the user's choice
+                if base.lists[attribute] and attribute in _REQUIRED:
+                    self._set(index, attribute, base.lists[attribute])
+            elif attribute in _MAY_BE_EMPTY or texts(keyword.value) != []:
+                values = _values(base, attribute, texts(keyword.value), self._has_backends(index))
                 self._change(keyword, partial(self._argument, index, attribute), values)
+
+    def _has_backends(self, index: int) -> bool:
+        return argument(self._call(index), "backends") is not None
 
     def _set_files(self, index: int, base: Wanted, manifest: Path) -> None:
         """Lists the files that the manifest names. Removes other files of this package where a build refuses them."""
@@ -322,14 +327,17 @@ class _Package:
             return (entries(attributes()) or {})[attribute]
 
         for attribute in (*_REQUIRED, *_OPTIONAL):
-            given = entries(attributes()) or {}
-            values = own.lists[attribute]
-            listed = attribute in _REQUIRED or argument(self._call(index), attribute) is not None
+            given, keyword = entries(attributes()) or {}, argument(self._call(index), attribute)
+            has_backends = "backends" in given or self._has_backends(index)
             if attribute in given:
-                if attribute in _REQUIRED or texts(given[attribute]) != []:
+                if attribute in _MAY_BE_EMPTY or texts(given[attribute]) != []:
+                    values = _values(own, attribute, texts(given[attribute]), has_backends)
                     self._change(given[attribute], partial(own_value, attribute), values)
-            elif listed and values != base.lists[attribute]:
-                self._add_entry(attributes(), attribute, values)
+            elif attribute in _REQUIRED or keyword is not None:
+                inherited = texts(keyword.value) if keyword is not None and attribute == "plugins" else None
+                values = _values(own, attribute, inherited, has_backends)
+                if values != (base.lists[attribute] if inherited is None else inherited):
+                    self._add_entry(attributes(), attribute, values)
         for attribute in INPUTS:
             given = entries(attributes()) or {}
             if attribute not in given and own.files[attribute] != base.files[attribute]:
@@ -422,7 +430,7 @@ class _Package:
         prefix = f"{manifest.parent.resolve().relative_to(self.path.parent).as_posix()}/".removeprefix("./")
         attributes: dict[str, object] = {
             "srcs": [prefix + each for each in sources],
-            **{key: values for key, values in base.lists.items() if key != "backends" and values},
+            **{key: values for key, values in base.lists.items() if key == "plugins" or (key != "backends" and values)},
             **{key: [self._label(each, manifest) for each in files] for key, files in base.files.items()},
             "manifest": name,
         }
@@ -448,7 +456,7 @@ class _Package:
     def _differing(self, base: Wanted, own: Wanted, manifest: Path) -> dict[str, object]:
         """The attributes of a variant's target that differ."""
         found: dict[str, object] = {}
-        for key in (*_REQUIRED, "methods"):
+        for key in (*_REQUIRED, "methods", "plugins"):
             if own.lists[key] != base.lists[key]:
                 found[key] = own.lists[key]
         for key in INPUTS:
@@ -499,6 +507,13 @@ def names_of_variants(manifest: Path) -> list[str]:
     """The names of a manifest's variants."""
     data = yaml_document.load(manifest, None).data
     return variants.names(data) if isinstance(data, dict) else []
+
+
+def _values(wanted: Wanted, attribute: str, has: list[str] | None, has_backends: bool) -> list[str]:
+    """What a target says that has these values now. `*` stands for all plug-ins, so it stays."""
+    if attribute != "plugins" or has is None:
+        return wanted.lists[attribute]
+    return has if has == [plugins.ANY] else plugins_to_list(wanted.plan, has, has_backends)
 
 
 _PROGRAMS = {"executorch_checkpoints", "executorch_program", "executorch_programs"}

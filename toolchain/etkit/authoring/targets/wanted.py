@@ -53,6 +53,7 @@ def load(manifest: Path, variant: str | None, settings: Mapping[str, str]) -> Wa
         {
             "backends": plan.backends,
             "methods": sorted(plan.methods),
+            "plugins": plan.plugins_of_target,
             "named_data": [tag for tag in plan.tags if tag not in plan.sharded_tags],
             "sharded_named_data": plan.sharded_tags,
         },

@@ -52,7 +52,7 @@ def add(verbs: Any) -> None:
     add_path(
         parser,
         "-o, --out DIR",
-        "directory for NAME.yaml and what goes with it (default: the current directory)",
+        "directory for NAME.yaml and its files (default: the current directory)",
         dest="directory",
         default=Path(),
     )

@@ -22,7 +22,7 @@ def add(verbs: Any) -> None:
         verbs,
         "targets",
         "write and update the BUILD or BUCK targets of manifests",
-        "Writes what a target repeats from its manifest: methods, backends, tags and files. Leaves the rest as it is.",
+        "Updates what a target repeats from its manifest: methods, backends, tags and files. Changes nothing else.",
     )
     parser.add_argument(
         "paths",

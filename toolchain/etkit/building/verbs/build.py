@@ -81,7 +81,7 @@ def add(verbs: Any) -> None:
     add_value(
         parser, "--timeout SECONDS", "stop a build that takes longer, and name the stage that was running", type=seconds
     )
-    add_flag(parser, "--json", "print what was built, and what came from the cache, as JSON")
+    add_flag(parser, "--json", "print the artifacts, and which results are from the cache, as JSON")
 
 
 def seconds(text: str) -> float:

@@ -19,7 +19,7 @@ _MANIFESTS = (".yaml", ".yml")
 
 def add(verbs: Any) -> None:
     """Registers the verb."""
-    parser = add_parser(verbs, "explain", "show what a key is made of, or why the keys of two builds differ")
+    parser = add_parser(verbs, "explain", "show the parts of a key, or why the keys of two builds differ")
     what = (
         "an index, a directory with an index, a .pte in the directory of its index, a manifest, or a key in the cache"
     )

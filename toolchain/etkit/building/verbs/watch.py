@@ -96,7 +96,7 @@ def _watched(options: argparse.Namespace) -> set[Path]:
 
 @dataclass(frozen=True)
 class _Read:
-    """What builds read besides sources and manifests.
+    """The files that builds read besides sources and manifests.
 
     Attributes:
         named: The paths of data that the manifests name, existing or not. None: unknown, because a manifest is wrong.

@@ -147,7 +147,7 @@ class PageContent:
         notes: The notes of the build.
         constants: The values of the constant methods.
         provenance: Tables with versions and digests, by their headings.
-        difference: What differs from another program; None if there is nothing to compare with.
+        difference: The differences from another program; None if there is none to compare with.
         profile: Where the time of a method goes; None if it was not measured.
     """
 

@@ -80,7 +80,7 @@ def run(options: argparse.Namespace) -> int:
 def _check(options: argparse.Namespace) -> None:
     """Refuses options that do not go together."""
     if options.dump is not None and options.etdump is not None:
-        raise InputError.of("--etdump writes what the runtime records, and --from records nothing", "leave one out")
+        raise InputError.of("--etdump writes the records of the runtime, and --from records nothing", "leave one out")
     if options.dump is not None and options.inputs:
         raise InputError.of("--from runs nothing, so it takes no inputs", "leave the inputs out")
     if options.dump is None and options.clock != "ns":

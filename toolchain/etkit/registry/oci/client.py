@@ -351,7 +351,7 @@ class Client:
         if challenge is None:
             return False
         self._tokens.pop(kind, None)
-        with wrap_library_errors(BuildError, None, "the server of tokens does not answer as it should"):
+        with wrap_library_errors(BuildError, None, "the server of tokens gives a wrong answer"):
             token = self._token(challenge)
         if token:
             self._tokens[kind] = token

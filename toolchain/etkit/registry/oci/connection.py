@@ -170,7 +170,7 @@ class Adapter(HTTPAdapter):  # type: ignore[misc]
         return response if stream and response.status_code < HTTPStatus.MULTIPLE_CHOICES else self._short(response)
 
     def _short(self, response: requests.Response) -> requests.Response:
-        """Reads the body of an answer. What exceeds the limit, or comes too late, is left out."""
+        """Reads the body of an answer. Leaves out data beyond the limit, or too late."""
         data, until = bytearray(), time.monotonic() + self._seconds
         with closing(response.raw):
             try:

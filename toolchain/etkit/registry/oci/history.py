@@ -1,4 +1,4 @@
-"""The versions of programs in a repository, with what their reports say, as data and as a plot."""
+"""The versions of programs in a repository, with the numbers of their reports, as data and as a plot."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from etkit.registry.oci.registry import Repository
 from etkit.svg import COLOURS, document, text
 from etkit.tables import size
 
-_REFERRERS = re.compile("sha256-[0-9a-f]{64}")  # such tags name lists of what refers to a manifest
+_REFERRERS = re.compile("sha256-[0-9a-f]{64}")  # such a tag names a list of documents that refer to a manifest
 
 
 @dataclass(frozen=True)

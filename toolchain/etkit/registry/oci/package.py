@@ -3,7 +3,7 @@
 The config of a program's manifest is the index of its build. A package contains no time, host, user or path. So its
 digest depends only on the content of the programs and on the annotations.
 
-What a registry or a directory says is not trusted. The names, sizes and digests of the files come from the index, and
+Data from a registry or a directory is not trusted. The names, sizes and digests of the files come from the index, and
 the manifest must agree with it.
 """
 

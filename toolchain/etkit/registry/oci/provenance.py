@@ -16,7 +16,7 @@ MEDIA_TYPE = "application/vnd.in-toto+json"
 PREDICATE = "https://slsa.dev/provenance/v1"
 BUILD_TYPE = "urn:rules-executorch:build:v1"
 UNNAMED_BUILDER = "urn:rules-executorch:builder:unnamed"
-"""The builder of a statement if nobody has named one."""
+"""The builder of a statement if none is named."""
 
 _FILES = "sha256OfFileList"
 """The name of the algorithm for a digest over the files of an installed package. It is not the digest of a wheel."""

@@ -135,7 +135,7 @@ class Repository(Client):
             OSError: The file cannot be read.
         """
         address, count = "", Count(on_bytes)
-        hint = "try again: what has arrived is not sent again"
+        hint = "try again: data that has arrived is not sent again"
         for again in self.attempts(count, f"{blob.digest[7:23]} cannot be sent", hint):
             with again, source.open("rb") as file:
                 if address:
@@ -164,7 +164,7 @@ class Repository(Client):
             return self._location(response)
 
     def _arrived(self, address: str) -> tuple[str, int]:
-        """Where an upload goes on, and how many bytes of it have arrived; `""` if the registry has forgotten it."""
+        """The address to continue an upload, and the number of bytes that have arrived; `""` if the upload is lost."""
         with self.request("GET", address) as response:
             if response.status_code != HTTPStatus.NO_CONTENT:
                 return "", 0
@@ -174,7 +174,7 @@ class Repository(Client):
             return (self._location(response, address), arrived) if arrived else ("", 0)
 
     def _location(self, response: Any, default: str = "") -> str:
-        """The address where an upload goes on."""
+        """The address to continue an upload."""
         location = response.headers.get("Location", default)
         if not location:
             raise BuildError.of(f"{self}: the registry does not say where to send the blob")

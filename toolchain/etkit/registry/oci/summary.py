@@ -170,7 +170,7 @@ def _case(suite: ET.Element, program: str, name: str, failure: str | None) -> No
 
 
 def _differs(lock: Path, index: Index) -> str | None:
-    """What differs from a lockfile; None if nothing does."""
+    """The differences from a lockfile; None if there are none."""
     try:
         lockfile.check(lock, lockfile.lock(index), f"etbuild lock INDEX {lock.name} --update")
     except CheckError as error:

@@ -18,12 +18,12 @@ def add(verbs: Any) -> None:
     parser = add_parser(
         verbs,
         "delta",
-        "list what a device that has some programs must fetch to have others",
-        "Makes patches of programs where they save more than half; that needs the extra `delta`.",
+        "list the files that a device with some programs must fetch for others",
+        "Makes patches of programs if they save more than half. This needs the extra `delta`.",
     )
-    add_value(parser, "BEFORE", f"what the device has: {registry_options.PLACE}")
+    add_value(parser, "BEFORE", f"the files of the device: {registry_options.PLACE}")
     add_value(parser, "AFTER", "what it should have: the same")
-    add_path(parser, "-o, --out DIR", "write what the device must fetch, for `etbuild apply`")
+    add_path(parser, "-o, --out DIR", "write the files that the device must fetch, for `etbuild apply`")
     add_flag(parser, "--no-patches", "make no patches: whole files only")
     add_flag(
         parser,

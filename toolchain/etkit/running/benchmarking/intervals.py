@@ -105,7 +105,7 @@ def verdict(times: Sequence[float], others: Sequence[float]) -> Verdict:
 
     Args:
         times: The typical time of a call in each run of a program, at least `FEWEST`.
-        others: The same of the other program, in the run beside it. What slows the machine for a while slows both.
+        others: The same of the other program, in the run beside it. A slow phase of the machine slows both.
     """
     found = signed_rank([math.log(time / other) for time, other in zip(times, others, strict=True)])
     assert found is not None

@@ -38,7 +38,7 @@ class Timing:
         seconds: The least time that all runs of a workload and program measure together.
         calls: The number of passes in each run; replaces `seconds`.
         warm_up: The number of passes before the measured ones, in each run.
-        threads: The number of threads of the runtime; None for what the runtime chooses.
+        threads: The number of threads of the runtime; None for the runtime's own choice.
         seed: Decides which of two programs runs first.
         stage: Is called for each workload, to show progress.
     """

@@ -22,7 +22,7 @@ _LENGTHS = ("get_max_context_len", "get_max_seq_len")
 
 @dataclass(frozen=True)
 class Decoder:
-    """A decoder with a cache, from what the program says.
+    """A decoder with a cache, from the program's own facts.
 
     Attributes:
         prefill: The method that takes a whole prompt; None if there is none.

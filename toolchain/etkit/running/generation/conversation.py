@@ -17,7 +17,7 @@ class Conversation:
     Args:
         decoder: The program.
         tokenizer: Its tokenizer.
-        system: What the model should know before the first turn; None for nothing.
+        system: The instructions for the model before the first turn; None for none.
         temperature: How freely tokens are drawn; 0 for the most likely one.
 
     Attributes:

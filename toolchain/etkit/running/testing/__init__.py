@@ -1,1 +1,1 @@
-"""Tests a program: compares what it computes in ExecuTorch's runtime with what the model computes in eager PyTorch."""
+"""Tests a program: compares its results in ExecuTorch's runtime with those of the model in eager PyTorch."""

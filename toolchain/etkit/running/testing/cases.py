@@ -311,7 +311,7 @@ class Tester:
         if self._reference.has_passes:
             plain = self._search(self._reference.exported(name, passes=False), call, state)
             if not plain.differences(plain.in_eager(), expected):
-                return f"the passes of `passes.aten` change what `{name}` computes"
+                return f"the passes of `passes.aten` change the results of `{name}`"
         cause = "a branch on `torch.compiler.is_compiling()`, `is_exporting()` or `training` is the usual cause"
         return f"the exported graph of `{name}` computes something else than the model, before it is lowered: {cause}"
 

@@ -11,7 +11,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
-from etbuild.export import saved_examples
+from etbuild.export import example_values
 from etbuild.export.export_methods import root_of
 from etbuild.inputs.step_context import StepContext
 from etbuild.inputs.user_code import wrap_user_error
@@ -179,4 +179,4 @@ def _shapes_of(program: ExportedProgram) -> tuple[tuple[Shapes, ...], dict[str, 
     def shape(value: Any) -> Shapes:
         return tuple(map(dim, value.shape)) if isinstance(value, torch.Tensor) else None
 
-    return arguments(program, [*map(shape, saved_examples.inputs_of_graph(program))])
+    return arguments(program, [*map(shape, example_values.inputs_of_graph(program))])

@@ -145,7 +145,7 @@ def _turns(first: str | None, write: Callable[[str], None]) -> Iterator[str]:
 
 
 def _generate(artifacts: list[Artifact], options: argparse.Namespace) -> None:
-    """Runs ExecuTorch's runner, which prints each token as soon as it is there."""
+    """Runs ExecuTorch's runner, which prints each token immediately."""
     [program] = [str(each.path) for each in artifacts if each.kind == "program"]
     data = [str(each.path) for each in artifacts if each.kind == "named_data"]
     tokenizers = [str(each.path) for each in artifacts if each.kind == "tokenizer"]
