@@ -51,6 +51,7 @@ PLUGINS_OF_STEPS = {
     "guard": ["compare", "export", "lower", "plan", "report"],
     "model_tests": ["plan"],
     "runtime": ["compare", "plan"],
+    "templates": ["lower", "report"],
     "tokenizer": ["report"],
     "upstream": ["compare", "export", "lower", "report"],
     "worker": ["compare", "export", "lower", "plan", "report"],

@@ -307,9 +307,9 @@ def fuzz_export(data: bytes) -> None:
 
 def fuzz_lowered_method(data: bytes) -> None:
     """A lowered method without its content."""
-    from etbuild.emit import method_archive
-    from etbuild.emit.binding import Binding
-    from etbuild.lower.recipes import Ingredients
+    from etplugins.templates import method_archive
+    from etplugins.templates.binding import Binding
+    from etplugins.templates.recipes import Ingredients
 
     path = _file("lowered/method.json", data)
     with _only_our_errors():

@@ -19,15 +19,16 @@ from executorch.backends.xnnpack._passes import XNNPACKPassManager
 from executorch.backends.xnnpack.xnnpack_preprocess import XnnpackBackend
 from safetensors.torch import save_file
 
+from etbuild import plugins
 from etbuild.emit.emit_methods import Emitted
 from etbuild.emit.merge import merge
-from etbuild.lower import recipes, unbound
 from etbuild.lower.named_data import Blob
-from etbuild.lower.recipes import Ingredients, NoRecipe
 from etbuild.model.tensor_facts import TensorFacts
 from etbuild.patching import replaced
 from etkit.building import cache_upkeep
 from etkit.local.cache.store import Cache
+from etplugins.templates import recipes, unbound
+from etplugins.templates.recipes import Ingredients, NoRecipe
 from tests.helpers.manifests import net
 
 from .conftest import Build, Outcome
@@ -290,8 +291,7 @@ def test_a_recipe_computes_what_was_computed(way: str) -> None:
     content = torch.randn(2, 3)
     tensor = unbound.weight(TensorFacts("w", "float32", [2, 3], False, None, True))
     made = COMPUTED[way](tensor)
-    promised = unbound.content(made)
-    assert promised is not None
+    promised = made.promise()
     found = recipes.compute(promised.recipe, Ingredients({"w": content}, {}))
     expected = COMPUTED[way](content)
     assert (found.dtype, found.shape, found.stride()) == (expected.dtype, expected.shape, expected.stride())
@@ -322,8 +322,7 @@ PARTS: dict[str, Callable[[bytes], object]] = {
 @pytest.mark.parametrize("way", PARTS)
 def test_each_way_to_read_a_part_of_the_bytes_is_noted(way: str) -> None:
     with unbound.watched({}) as watch:
-        content = unbound.content(unbound.weight(TensorFacts("w", "float32", [2, 3], False, None, True)))
-        assert content is not None
+        content = unbound.weight(TensorFacts("w", "float32", [2, 3], False, None, True)).promise()
         with pytest.raises(unbound.ReadsWeights):
             PARTS[way](content)
     assert "`w`" in watch.reads[0]
@@ -332,7 +331,7 @@ def test_each_way_to_read_a_part_of_the_bytes_is_noted(way: str) -> None:
 def test_a_part_of_a_weight_has_no_bytes() -> None:
     tensor = unbound.weight(TensorFacts("w", "float32", [2, 3], False, None, True))
     with unbound.watched({}) as watch, pytest.raises(unbound.ReadsWeights):
-        unbound.content(tensor[1])
+        tensor[1].promise()
     here = f"{__name__}:test_a_part_of_a_weight_has_no_bytes"
     assert watch.reads == [f"a program gets a part of `w` in `{here}`"]
 
@@ -348,3 +347,18 @@ def test_a_recipe_has_no_large_constants_and_nothing_random() -> None:
 def test_a_recipe_from_elsewhere_only_computes(operator: str) -> None:
     with pytest.raises(ValueError, match="no recipe has"):
         recipes.compute({"operator": operator, "arguments": [], "options": {"options": {}}}, Ingredients({}, {}))
+
+
+def test_without_the_plugin_the_bytes_are_the_same(
+    build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, cache = tmp_path / "net.safetensors", tmp_path / "cache"
+    weights(MODEL, path, as_they_are, 1)
+    bound = built(build, cache, path)
+    group = plugins.group
+    monkeypatch.setattr(plugins, "group", lambda name: {} if name == "lowering" else group(name))
+    before = lowered(cache)
+    together = built(build, cache, path)
+    assert lowered(cache) == {**before, **{step: before[step] + 1 for step in ("program", "lower")}}
+    for name in ("net.pte", "net.tagged.ptd", "net.report.json"):
+        assert together.read(name) == bound.read(name), name

@@ -18,7 +18,7 @@ from torchao.quantization import Int8DynamicActivationIntxWeightConfig, PerAxis,
 from torchao.utils import unwrap_tensor_subclass
 
 from etbuild.errors import BuildError
-from etbuild.export import archive, computed_weights
+from etbuild.export import archive
 from etbuild.export.kept_weights import KeptWeights
 from etbuild.export.layout import MADE
 from etbuild.lower import finite_weights
@@ -28,6 +28,7 @@ from etbuild.model.tensor_facts import TensorFacts
 from etbuild.publishing.artifacts import scratch_in
 from etplugins.comparison import graph
 from etplugins.comparison.graph import Graph
+from etplugins.quantize import computed_weights
 
 TENSORS = {
     **{str(dtype): torch.arange(6.0).view(2, 3).to(dtype) for dtype in written_tensors._NAMES if dtype.itemsize > 1},

@@ -10,10 +10,10 @@ import torch
 from safetensors.torch import save
 
 from etbuild.plan.step_plans import LowerPlan
-from etbuild.steps import lower
 from etbuild.steps.saved_export import LoweringJob
 from etkit.building import cache_upkeep
 from etkit.local.cache.store import Cache
+from etplugins.templates import one_by_one
 from tests.helpers.manifests import net
 
 from .conftest import MANIFEST, MODEL, Build, Outcome
@@ -90,13 +90,13 @@ def test_methods_that_were_lowered_by_themselves_are_compared(build: Build, monk
     assert made.code == 0, made.err
     made = verified(build, EXACT, two)
     assert made.code == 0, made.err
-    lower_methods = lower._lower_methods
+    lower_methods = one_by_one._lower_methods
 
     def damaged(job: LoweringJob[LowerPlan], directories: dict[str, Path], *rest: Any) -> None:
         lower_methods(job, directories, *rest)
         (directories["again"] / "blobs/more").write_bytes(b"")
 
-    monkeypatch.setattr(lower, "_lower_methods", damaged)
+    monkeypatch.setattr(one_by_one, "_lower_methods", damaged)
     made = verified(build, EXACT, two)
     assert (made.code, made.files) == (1, [])
     assert "a second build differs in `again/blobs/more`: only the first build made it" in made.err

@@ -146,7 +146,7 @@ class Own(BaseException):
 
 
 class Ours(BaseException):
-    __module__ = "etbuild.lower.unbound"
+    __module__ = "etplugins.templates.unbound"
 
 
 def test_what_no_code_of_ours_raises_is_an_error_of_others() -> None:

@@ -385,5 +385,5 @@ def test_a_program_uses_the_plugins_that_it_needs_and_no_others(kind: str) -> No
     plan = from_manifest({"name": "net", "model": {"factory": "model:create"}, "methods": METHODS, **keys})  # type: ignore[typeddict-item]
     assert plan.plugins_of("plan") == plan.plugins_of("report") == set(of_lowering)
     assert plan.plugins_of("export") == {*of_export, *OF_ALL}
-    assert plan.plugins_of("lower") == {*of_lowering, *OF_ALL}
+    assert plan.plugins_of("lower") == {*of_lowering, *OF_ALL, "etplugins.templates"}
     assert plan.plugins_of("compare") == {*of_lowering, *OF_ALL, "etplugins.comparison"}

@@ -140,6 +140,8 @@ OF_LOWERING = {"emission", "lowering", "xnnpack"}
 """The places of workarounds that an export does not ask for."""
 SEARCH = ["etplugins.comparison.locate", "etbuild.emit.emit_methods", "etbuild.lower.lower_methods"]
 """What looks for the operator of a wrong program."""
+LOWERING = ["etplugins.templates.one_by_one", "etplugins.templates.method_archive", "etplugins.templates.unbound"]
+"""What lowers methods by themselves."""
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -159,6 +161,7 @@ def test_the_driver_of_an_action_has_what_it_imports(step: str) -> None:
     places = (place for names in provided for name, place in names.items() if name not in left_out)
     waiting += [place.partition(":")[0] for place in places]
     waiting += SEARCH if step == "compare" else []
+    waiting += LOWERING if step == "lower" else []
     found: set[str] = set()
     while waiting:
         if (module := waiting.pop()) not in found:

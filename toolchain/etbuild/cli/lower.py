@@ -57,29 +57,27 @@ def _lower_templates(options: argparse.Namespace) -> list[Path]:
     """Writes lowered methods. Returns the files that cannot change them."""
     from etbuild.plan.step_plans import MethodPlan, read_plan
     from etbuild.publishing.artifacts import whole_directory
-    from etbuild.steps import lower
+    from etbuild.steps import one_by_one
 
     plan = read_plan(options.lower_plan, MethodPlan)
     plan.check_backends()
     with whole_directory(options.directory) as staged:
-        return lower.lower_templates(_job(options, plan), staged, weights=options.with_weights)
+        return one_by_one.needed().templates(_job(options, plan), staged, weights=options.with_weights)
 
 
 def _lower(options: argparse.Namespace) -> None:
     from etbuild.plan.step_plans import LowerPlan, read_plan
     from etbuild.publishing.artifacts import publish, staging
-    from etbuild.steps import lower
-    from etbuild.steps.method_store import LoweredBefore, MethodStore
+    from etbuild.steps import one_by_one
+    from etbuild.steps.lower import Lowering
 
     plan = read_plan(options.lower_plan, LowerPlan)
     plan.check_backends()
     with staging(options.directory) as staged:
         (methods := staged / "methods").mkdir()
-        store = MethodStore(methods)
-        if options.lowered:
-            store = LoweredBefore(methods, options.lowered)
-            store.check(plan)
-        publish(lower.lower(_job(options, plan), staged, store), options.directory)
+        lowering = Lowering(_job(options, plan), staged, methods)
+        lowered = options.lowered
+        publish(one_by_one.needed().merge(lowering, lowered) if lowered else lowering.run(), options.directory)
     if options.computed is not None:
         options.computed.touch()  # an empty file if there are no such weights
 

@@ -7,7 +7,7 @@ offsets, and `lay_out` then gives them the common ones.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from executorch.exir import EdgeProgramManager
@@ -155,31 +155,13 @@ def planned(buffers: Buffers, program: ExportedProgram) -> Buffers:
     return replace(buffers, planned=planned, unplanned=unplanned)
 
 
-def joint_lowering_reason(methods: dict[str, Buffers | None]) -> str | None:
-    """The reason why methods that were lowered one by one cannot be merged, for users; None if there is none.
-
-    If a method was lowered by itself, it may be unknown what other methods write to: exports do not show all writes.
-
-    Args:
-        methods: The buffers of each method by name, if the program shares the buffers that methods write to.
-    """
-    shared = {name: buffers for name, buffers in methods.items() if buffers is not None}
-    writers = _writers(shared)
-    for _, buffers in sorted(shared.items()):
-        planned = {original_name(buffer.name, methods) for buffer in buffers.planned}
-        used = writers.keys() & set(buffers.parts[0].used)
-        for name in sorted((used - planned - set(buffers.unplanned)) | (planned - writers.keys())):
-            return f"only lowering shows which methods write to `{name}`"
-    return None
-
-
-def _writers(methods: dict[str, Buffers]) -> dict[str, str]:
+def writers(methods: Mapping[str, Buffers]) -> dict[str, str]:
     """The buffers that methods or their delegates write to, each with the first method that does so."""
-    writers: dict[str, str] = {}
+    found: dict[str, str] = {}
     for method, buffers in sorted(methods.items()):
         for name in [name for part in buffers.parts for name in part.written]:
-            writers.setdefault(name, method)
-    return writers
+            found.setdefault(name, method)
+    return found
 
 
 def check(methods: dict[str, Buffers], named: Collection[str]) -> None:
@@ -196,13 +178,13 @@ def check(methods: dict[str, Buffers], named: Collection[str]) -> None:
         BuildError: A delegate keeps a shared buffer as its own state or treats it as a constant, or two methods have
             different buffers of the same name.
     """
-    writers = _writers(methods)
-    problems = [*_unequal(methods, writers), *_taken(methods, writers, named)]
+    written = writers(methods)
+    problems = [*_unequal(methods, written), *_taken(methods, written, named)]
     if problems:
         raise BuildError(problems)
 
 
-def _taken(methods: dict[str, Buffers], writers: dict[str, str], named: Collection[str]) -> Iterator[Problem]:
+def _taken(methods: dict[str, Buffers], written: dict[str, str], named: Collection[str]) -> Iterator[Problem]:
     """Reports written buffers inside delegates: methods cannot share them."""
     users: dict[str, set[str]] = {}
     for method, buffers in methods.items():
@@ -211,11 +193,11 @@ def _taken(methods: dict[str, Buffers], writers: dict[str, str], named: Collecti
     for method, buffers in sorted(methods.items()):
         path = ("methods", method, "partitioners")
         for part in [part for part in buffers.parts if part.backend]:
-            for name in [name for name in part.used if name in writers]:
+            for name in [name for name in part.used if name in written]:
                 others = " and ".join(f"`{each}`" for each in sorted(users[name] - {method}))
                 without = "remove the backend from this method, or remove `share_mutable_buffers`"
                 if name not in part.written:
-                    message = f"{part.backend} treats `{name}` as a constant, but `{writers[name]}` writes to it"
+                    message = f"{part.backend} treats `{name}` as a constant, but `{written[name]}` writes to it"
                     yield Problem(message, path, without)
                 elif others:
                     message = f"{part.backend} keeps `{name}` inside its delegate, so {others} cannot share it"

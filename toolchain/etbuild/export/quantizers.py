@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
     import torch
     from executorch.export import QuantizationRecipe
     from torch.export import ExportedProgram
+
+    from etbuild.export.kept_weights import KeptWeights
+    from etbuild.export.read_archive import SavedExport
+    from etbuild.model.checkpoint import CheckpointTensors
 
 
 class CannotDefer(Exception):
@@ -80,11 +85,30 @@ class QuantizedModules(Protocol):
 class RecipeQuantizer(Protocol):
     """Quantizes the content of weights if the export did not know it. The plug-in `recipe` makes it."""
 
-    def is_slow(self, recipe: Recipe) -> bool:
-        """Whether quantizing a weight takes longer than digesting it, and writing and reading the result."""
+    def read(
+        self,
+        saved: SavedExport,
+        checkpoint: CheckpointTensors,
+        needed: Collection[str] | None,
+        kept: KeptWeights | None,
+    ) -> Callable[[str], torch.Tensor]:
+        """Computes the tensors of methods that are not weights themselves. A weight is in memory only while tensors are
+        computed from it. The computed tensors are in memory only if `kept` is None.
 
-    def quantized(self, recipe: Recipe, parts: set[str], weight: torch.Tensor) -> dict[str, torch.Tensor]:
-        """The parts of a quantized weight by name. Missing parts are zeros. Raises BuildError if torchao refuses."""
+        Args:
+            saved: The export.
+            checkpoint: The weights files.
+            needed: The names of the tensors; None for all.
+            kept: The files and the cache that keep computed weights; None without them.
+
+        Returns:
+            A function that reads a tensor by its name, a computed one or one of the weights files. Each call reads it
+            again, and raises InputError if the tensor is damaged.
+
+        Raises:
+            InputError: A weight is missing or damaged.
+            BuildError: A weight cannot be quantized.
+        """
 
 
 class MethodQuantization(Protocol):

@@ -8,7 +8,8 @@ import torch
 from torch.export import ExportedProgram
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from etbuild.lower import named_data, unbound
+from etbuild.lower import named_data
+from etbuild.model.tensor_bytes import Promised
 from etbuild.results import NonFiniteWeight
 
 NonFinite = dict[str, NonFiniteWeight]
@@ -58,8 +59,8 @@ def counted(weights: Mapping[str, torch.Tensor], of_kind: Mapping[str, str] | No
     known: dict[tuple[int, int], StorageWeakRef] = {}
     for name, kind in sorted((dict.fromkeys(weights, "parameter") if of_kind is None else of_kind).items()):
         tensor = weights[name]
-        if unbound.is_unbound(tensor):
-            continue  # `merge` counts them
+        if isinstance(tensor, Promised):
+            continue  # they are counted when they have their content
         memory = tensor.data_ptr(), tensor.nbytes
         if (memory not in known or known[memory].expired()) and _may_have(tensor.dtype):
             of_tensor = _counted(tensor, kind)

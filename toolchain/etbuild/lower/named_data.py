@@ -38,10 +38,10 @@ from torch.export import ExportedProgram
 from etbuild import backends, releases
 from etbuild.errors import BuildError, Problem
 from etbuild.files.program_file import named_data_content
-from etbuild.lower import blob_weights, unbound
+from etbuild.lower import blob_weights
 from etbuild.lower.shards import tag_of_shard
 from etbuild.lower.weight_sharing import Origin
-from etbuild.model.tensor_bytes import flat_bytes
+from etbuild.model.tensor_bytes import Promised, flat_bytes
 from etbuild.patching import replaced, replacing
 
 if TYPE_CHECKING:
@@ -426,7 +426,7 @@ def blob_bytes(blob: CordBuffer) -> bytes:
 
 def tensor_content(weight: torch.Tensor) -> bytes:
     """The bytes of a tensor's elements in their logical order, or the recipe of a weight without content."""
-    return unbound.content(weight) or bytes(flat_bytes(weight).numpy())
+    return weight.promise() if isinstance(weight, Promised) else bytes(flat_bytes(weight).numpy())
 
 
 def _check_untagged(

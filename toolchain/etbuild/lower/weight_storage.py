@@ -11,9 +11,9 @@ from executorch.exir.lowered_backend_module import LoweredBackendModule
 from torch.export import ExportedProgram
 
 from etbuild import backends, releases
-from etbuild.lower import blob_weights, named_data, unbound
+from etbuild.lower import blob_weights, named_data
 from etbuild.lower.weight_sharing import MadeOf, WeightReader, identity
-from etbuild.model.tensor_bytes import flat_bytes
+from etbuild.model.tensor_bytes import Promised, flat_bytes
 
 if TYPE_CHECKING:
     from executorch.exir._serialize._cord import CordBuffer
@@ -31,7 +31,7 @@ class Digests:
 
     def weight(self, name: str, tensor: torch.Tensor) -> str:
         """The identity of a weight: see `weight_sharing.identity`. Without content, a weight has its name in it, and
-        `binding` removes the name if the elements differ.
+        binding removes the name if the elements differ.
 
         Args:
             name: Its name in the module.
@@ -46,8 +46,8 @@ class Digests:
 
     def _tensor(self, tensor: torch.Tensor) -> tuple[str, bool]:
         """The digest of a tensor's elements in their logical order, and whether all elements are equal."""
-        if (promised := unbound.content(tensor)) is not None:
-            return releases.sha256_of(promised).hex(), True
+        if isinstance(tensor, Promised):
+            return releases.sha256_of(tensor.promise()).hex(), True
         content = flat_bytes(tensor)
         if content.data_ptr() != tensor.data_ptr():
             return _described_content(content, tensor.element_size())  # a later tensor may get this copy's address

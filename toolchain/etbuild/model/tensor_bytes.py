@@ -8,6 +8,14 @@ FLOATING = ("float64", "float32", "bfloat16", "float16")
 """The dtypes that `model.dtype` converts. 8-bit floats may be quantized weights, with scales elsewhere."""
 
 
+class Promised(torch.Tensor):  # type: ignore[misc]
+    """A tensor whose content comes when methods are lowered already. A plug-in makes such tensors."""
+
+    def promise(self) -> bytes:
+        """What stands for its bytes until then, with their length."""
+        raise NotImplementedError
+
+
 def row_major(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor with the strides of a new tensor of its shape. XNNPACK refuses weights in other layouts.
 

@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from etbuild import switches, workarounds
 from etbuild.processes.import_without_gc import import_without_gc
 from etbuild.steps.lowering_options import LoweringOptions
+from etbuild.steps.one_by_one import one_by_one
 from etbuild.surroundings.library_output import library_messages_off, stdout_for_results
 
 
@@ -21,12 +22,13 @@ def imports_of_executorch(options: LoweringOptions) -> list[Callable[[], None]]:
         import executorch.exir  # noqa: F401
 
     def driver() -> None:
-        from etbuild.emit import method_archive  # noqa: F401
         from etbuild.emit.emit_program import write_program  # noqa: F401
         from etbuild.lower.lower_methods import lower_programs  # noqa: F401
 
         workarounds.of_lowering()
         workarounds.of_emission()
+        if (plugin := one_by_one()) is not None:
+            plugin.import_all()
 
     def importer(part: Callable[[], None]) -> Callable[[], None]:
         def run() -> None:

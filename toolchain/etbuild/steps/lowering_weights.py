@@ -1,4 +1,4 @@
-"""The weights of methods for lowering: with or without their content, and with their shards."""
+"""The weights of methods for lowering: with their content and their shards."""
 
 from __future__ import annotations
 
@@ -18,29 +18,6 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
     from etbuild.emit.emit_methods import Emitted
-    from etbuild.export.read_archive import SavedExport
-
-
-def without_content(lower_plan: MethodPlan, saved: SavedExport, shard_of: Mapping[str, str]) -> dict[str, torch.Tensor]:
-    """The parameters and buffers by name, in memory. Only tensors that the export knows have content: those of zeros,
-    and the stand-ins for adapters.
-
-    Args:
-        lower_plan: The lower plan.
-        saved: The export.
-        shard_of: The shard of each parameter that has a tag, by name.
-    """
-    import torch
-
-    from etbuild.export.read_archive import Content
-    from etbuild.lower import shards, unbound
-
-    known = {*saved.zeros, *shards.of_adapters(lower_plan, shard_of)}
-    content = Content(saved, dict[str, torch.Tensor]().__getitem__, known).loaded()
-    for entry in saved.tensors:
-        if entry.name not in content:
-            content[entry.name] = content[entry.same_as] if entry.same_as else unbound.weight(entry)
-    return content
 
 
 def exported_with_weights(

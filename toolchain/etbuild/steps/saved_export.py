@@ -160,9 +160,9 @@ def _weights(
     checkpoint = CheckpointTensors(job.plan.weights, job.inputs, saved.in_weights, job.plan.cast, packing=saved.packing)
     if all(entry.computed is None for entry in saved.tensors):
         return checkpoint.tensor
-    from etbuild.export import computed_weights
+    from etbuild.export import quantizers
 
-    return computed_weights.read(saved, checkpoint, needed, job.computed)
+    return quantizers.of_recipes().read(saved, checkpoint, needed, job.computed)
 
 
 def load_custom_ops(plan: MethodPlan, context: StepContext) -> None:

@@ -15,7 +15,6 @@ from etbuild.key.declared import Inputs
 from etbuild.key.key import data_in_key
 from etbuild.plan.step_plans import ExportPlan, LowerPlan
 from etbuild.publishing import artifacts
-from etbuild.steps.method_store import WEIGHTS
 from etbuild.surroundings import environment
 from etkit.inspection.program_diff import first_difference
 from etkit.local.build import FirstBuild
@@ -93,7 +92,7 @@ def _build(
     for name, copy in sources.items():
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_bytes(used.contents[name])
-    names = {path.name.removesuffix(WEIGHTS) for path in first.lowered}
+    names = {_method(path) for path in first.lowered}
     plans = {f"lower.{name}": lower_plan.of_method(name).to_json() for name in sorted(names)}
     for step, plan in {"export": export_plan.to_json(), "lower": lower_plan.to_json(), **plans}.items():
         artifacts.replace(root / f"{step}.json", canonical_json(plan))
@@ -129,7 +128,12 @@ def _steps(first: FirstBuild, again: Path) -> Iterator[tuple[Path, Path]]:
     if first.inputs is not None:
         yield first.inputs, again / "inputs.json"
     for path in first.lowered:
-        yield path, again / f"lower.{path.name.removesuffix(WEIGHTS)}" / path.name
+        yield path, again / f"lower.{_method(path)}" / path.name
+
+
+def _method(directory: Path) -> str:
+    """The method that is lowered in a directory. No name of a method has a point."""
+    return directory.name.partition(".")[0]
 
 
 def _run(root: Path, verb: str, *arguments: str) -> None:

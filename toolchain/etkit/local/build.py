@@ -21,7 +21,7 @@ from etbuild.plan.plan import Plan
 from etbuild.plan.step_plans import ExportPlan, LowerPlan
 from etbuild.publishing.artifacts import publish, staging
 from etbuild.steps.lowering_options import LoweringOptions
-from etbuild.steps.method_store import with_weights
+from etbuild.steps.one_by_one import one_by_one
 from etkit.local import checked_files, snapshot
 from etkit.local.pipeline import STEPS, Pipeline, Request
 from etplugins.tokenizer import files
@@ -203,20 +203,12 @@ def _build(request: Request, directory: Path, options: BuildOptions) -> BuildRes
 
 def _verify(verify: Verify, pipeline: Pipeline) -> None:
     """Builds a second time, and compares."""
-    from etbuild.emit.method_archive import EMITTED
-
     plan, files = pipeline.request.plan, pipeline.request.files
     lowered = [artifact["file"].partition("/")[0] for artifact in pipeline.lowering["artifacts"]]
     paths = sorted({pipeline.program / name for name in lowered})
-    methods = pipeline.directory / "methods"
-    names = sorted(plan.methods) if len(plan.methods) > 1 else []  # a single method is the program
-    in_both_ways = [(methods / name, with_weights(methods, name)) for name in names]
-    one_by_one = [
-        next(path for path in ways if (path / EMITTED).exists())
-        for ways in in_both_ways
-        if any(path.exists() for path in ways)
-    ]
-    first = FirstBuild(paths, pipeline.export.directory, lowered=one_by_one)
+    plugin = one_by_one() if len(plan.methods) > 1 else None  # a single method is the program
+    methods = [] if plugin is None else plugin.directories(pipeline.directory / "methods", sorted(plan.methods))
+    first = FirstBuild(paths, pipeline.export.directory, lowered=methods)
     verify(plan.export_plan, plan.lower_plan, files.inputs, files.used, first)
 
 

@@ -22,8 +22,7 @@ from etbuild.files.zip_archive import canonical_archive
 from etbuild.foreign_errors import wrap_library_errors
 from etbuild.inputs.source_lines import SourceLines, first_name
 from etbuild.publishing import artifacts
-from etbuild.steps.lower import lower
-from etbuild.steps.method_store import MethodStore
+from etbuild.steps.lower import Lowering
 from etbuild.steps.saved_export import LoweringJob
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ def etrecords(job: LoweringJob[LowerPlan], lines: SourceLines, program: Path, di
 
     with artifacts.staging(directory) as staged:
         (methods := staged / "methods").mkdir()
-        again = lower(job, staged, MethodStore(methods), on_emitted)
+        again = Lowering(job, staged, methods).run(on_emitted=on_emitted)
         (made,) = (each for each in again if each.kind == "program")
         if made.sha256 != file_digest(program):
             hint = "build the program again; if it stays so, report it with the manifest"

@@ -43,7 +43,7 @@ from etbuild.plan.plan import Plan
 from etbuild.plan.step_plans import ExportPlan, LowerPlan, MethodPlan
 from etbuild.publishing.artifacts import scratch_in
 from etbuild.steps.lowering_options import LoweringOptions
-from etbuild.steps.method_store import MethodStore
+from etbuild.steps.one_by_one import KeptMethods
 from etkit.local import snapshot
 
 if TYPE_CHECKING:
@@ -336,12 +336,11 @@ class Pipeline:
             self.cache.store(step, key, directory, files_below(directory))
 
 
-class _CachedMethods(MethodStore):
+class _CachedMethods(KeptMethods):
     """Keeps each method in the cache. Its key leaves out other methods and the constants of the export. Without the
     content of weights, it also leaves out the checkpoints and the factory's tensors."""
 
-    def __init__(self, pipeline: Pipeline, cache: Cache, directory: Path) -> None:
-        super().__init__(directory)
+    def __init__(self, pipeline: Pipeline, cache: Cache) -> None:
         self._pipeline, self._cache = pipeline, cache
 
     def fetch(self, name: str, directory: Path, *, weights: bool) -> bool:
@@ -432,14 +431,14 @@ def _import_transformers() -> None:
 
 def _lower(run: Pipeline) -> None:
     """Lowers, with the methods of the cache."""
-    from etbuild.steps.lower import lower
+    from etbuild.steps.lower import Lowering
 
     directory, plan = run.directory / "methods", run.request.plan.lower_plan
     directory.mkdir()
-    store = MethodStore(directory) if run.cache is None else _CachedMethods(run, run.cache, directory)
+    kept = None if run.cache is None else _CachedMethods(run, run.cache)
     if run.options.jobs > 1:  # importing what a model needs takes long
         run.comparison.start()
-    lower(run.job(plan), run.program, store)
+    Lowering(run.job(plan), run.program, directory).run(kept)
 
 
 def _compare(run: Pipeline) -> None:

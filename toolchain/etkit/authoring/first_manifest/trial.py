@@ -125,17 +125,17 @@ def _check_kernels(plan: Plan, exported: Path, inputs: Given, stage: Stage) -> N
     from etbuild.surroundings.library_output import library_messages_off
 
     with library_messages_off():  # the imports print messages, too
-        from etbuild.emit import method_archive, runtime_limits
+        from etbuild.emit import runtime_limits
         from etbuild.export.layout import ExportFiles
         from etbuild.guard.reads import watched_reads
-        from etbuild.steps.lower import lower_templates
         from etbuild.steps.lowering_options import LoweringOptions
         from etbuild.steps.saved_export import LoweringJob
         from etplugins.runtime.program_files import has_own_kernel
+        from etplugins.templates import method_archive, one_by_one
 
         job = LoweringJob(plan.lower_plan, ExportFiles.below(exported), inputs, stage, watched_reads, LoweringOptions())
         with tempfile.TemporaryDirectory() as directory:
-            lower_templates(job, Path(directory), weights=False)
+            one_by_one.templates(job, Path(directory), weights=False)
             for name in plan.methods:
                 if (Path(directory) / name).exists():  # without the file, the method is lowered with the weights
                     called = method_archive.operators(method_archive.read(Path(directory) / name, name))

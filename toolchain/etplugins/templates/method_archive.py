@@ -26,7 +26,6 @@ from executorch.exir._serialize.data_serializer import DataEntry
 from executorch.exir.tensor_layout import TensorLayout
 
 from etbuild import releases
-from etbuild.emit.binding import Binding, CannotBind
 from etbuild.emit.emit_methods import Emitted, MethodFacts, TaggedWeight
 from etbuild.emit.mutable_buffers import Buffers, BufferUser, Planned
 from etbuild.errors import InputError
@@ -35,10 +34,11 @@ from etbuild.files.digests import canonical_json, file_digest
 from etbuild.foreign_errors import wrap_library_errors
 from etbuild.lower import named_data
 from etbuild.lower.named_data import Blob, BlobRequest
-from etbuild.lower.recipes import Recipe, weights_of
-from etbuild.lower.recipes import text as recipe_text
-from etbuild.lower.unbound import MARK, UnboundBytes
 from etbuild.lower.weight_sharing import WeightReader
+from etplugins.templates.binding import Binding, CannotBind
+from etplugins.templates.recipes import Recipe, weights_of
+from etplugins.templates.recipes import text as recipe_text
+from etplugins.templates.unbound import MARK, UnboundBytes
 
 _SCHEMA = "executorch-lowered-method/v8"
 BLOBS = "blobs"

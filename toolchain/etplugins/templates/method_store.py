@@ -3,61 +3,57 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from etbuild.errors import InputError
 from etbuild.files import writing
 from etbuild.files.digests import digest
 from etbuild.plan.step_plans import MethodPlan
+from etbuild.steps.one_by_one import KeptMethods
 
 WEIGHTS = ".weights"
 """The ending, after the method's name, of the directory of a method that is lowered with the content of weights."""
 _NAMES = "methods.txt"  # no name of a method
 
 
-def with_weights(directory: Path, name: str) -> Path:
-    """The directory of a method that is lowered with the content of weights, in the directory of a store. A method that
-    is lowered without it is in the directory with its own name."""
+def _with_weights(directory: Path, name: str) -> Path:
     return directory / f"{name}{WEIGHTS}"
 
 
-class MethodStore:
-    """The directories of methods that are lowered one by one. This store has no methods and keeps none."""
+def places_of(directory: Path, name: str) -> tuple[Path, Path]:
+    """The directories of a method, in that of a store: if it was lowered without the content of weights, and with."""
+    return directory / name, _with_weights(directory, name)
 
-    def __init__(self, directory: Path) -> None:
+
+class MethodStore:
+    """The directories of methods that are lowered one by one."""
+
+    def __init__(self, directory: Path, kept: KeptMethods | None = None) -> None:
         """Args:
         directory: An existing directory for the directories of the methods.
+        kept: Has some of the methods, and keeps the others. None: nothing does.
         """
         self.directory = directory
+        self._kept = kept or KeptMethods()
 
     def directories(self, names: Collection[str], *, weights: bool) -> tuple[dict[str, Path], dict[str, Path]]:
-        """The directories of methods; and those of them that are empty, because the store does not have the method.
+        """The directories of methods; and those of them that are empty, because nothing has kept the method.
 
         Args:
             names: The names of the methods.
             weights: Whether the methods are lowered with the content of weights.
         """
-        places = {name: with_weights(self.directory, name) if weights else self.directory / name for name in names}
+        places = {name: _with_weights(self.directory, name) if weights else self.directory / name for name in names}
         for path in places.values():
             path.mkdir()
-        return places, {name: path for name, path in places.items() if not self.fetch(name, path, weights=weights)}
-
-    def fetch(self, name: str, directory: Path, *, weights: bool) -> bool:
-        """Fills the empty directory of a method. Returns False if the store does not have the method.
-
-        Args:
-            name: The method's name.
-            directory: The directory.
-            weights: Whether the method was lowered with the content of weights.
-        """
-        del name, directory, weights
-        return False
+        return places, {
+            name: path for name, path in places.items() if not self._kept.fetch(name, path, weights=weights)
+        }
 
     def keep(self, directories: Mapping[str, Path], *, weights: bool) -> AbstractContextManager[None]:
         """Keeps methods that are lowered into these directories, by name, within this context."""
-        del directories, weights
-        return nullcontext()
+        return self._kept.keep(directories, weights=weights)
 
 
 def write_names(directory: Path, plan: MethodPlan) -> None:
@@ -113,7 +109,7 @@ class LoweredBefore(MethodStore):
 
     def directories(self, names: Collection[str], *, weights: bool) -> tuple[dict[str, Path], dict[str, Path]]:
         """The directories of methods; and those of them that are empty."""
-        places = {name: with_weights(path, name) if weights else path / name for name, path in self._lowered.items()}
+        places = {name: _with_weights(path, name) if weights else path / name for name, path in self._lowered.items()}
         known = {name: places[name] for name in names if places[name].is_dir()}
         others, missing = super().directories([name for name in names if name not in known], weights=weights)
         return {**known, **others}, missing

@@ -25,10 +25,11 @@ from torch.utils import _pytree as pytree
 from torch.utils import dlpack
 
 from etbuild.backends.backend import WeightFunction
-from etbuild.lower import recipes
-from etbuild.lower.recipes import Form, NoRecipe, Recipe
+from etbuild.model.tensor_bytes import Promised
 from etbuild.model.tensor_facts import TensorFacts
 from etbuild.patching import replaced
+from etplugins.templates import recipes
+from etplugins.templates.recipes import Form, NoRecipe, Recipe
 
 _SAME = {torch.ops.aten.detach.default, torch.ops.aten.alias.default, torch.ops.aten.lift_fresh.default}
 _READERS = (
@@ -180,13 +181,13 @@ def _reader_of_weights() -> str | None:
         module = str(frame.f_globals.get("__name__", ""))
         if module.partition(".")[0] not in ("torch", "etbuild", "etplugins", "contextlib", "ctypes"):
             return f"{module}:{frame.f_code.co_qualname}"
-        if module.startswith("etbuild.steps."):
+        if module == "etplugins.templates.one_by_one":
             return None
         frame = frame.f_back
     return None
 
 
-class UnboundTensor(torch.Tensor):  # type: ignore[misc]
+class UnboundTensor(Promised):
     """A weight without content, or a tensor computed from such weights.
 
     Attributes:
@@ -221,6 +222,12 @@ class UnboundTensor(torch.Tensor):  # type: ignore[misc]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> UnboundTensor:
         return self  # nothing can change it
+
+    def promise(self) -> UnboundBytes:
+        """The recipe, as what stands for its bytes."""
+        if self.form.nbytes != self.form.untyped_storage().nbytes():
+            _refuse(self.recipe, "a program gets a part")
+        return UnboundBytes(self.recipe, recipes.form(self.form), self.form.nbytes)
 
     def untyped_storage(self) -> Any:
         """Its memory. Only its size is known."""
@@ -363,20 +370,6 @@ for _name in _READERS_OF_BYTES:
     setattr(UnboundBytes, _name, _reader(_name))
 
 
-def is_unbound(tensor: torch.Tensor) -> bool:
-    """Whether a tensor has no content."""
-    return isinstance(tensor, UnboundTensor)
-
-
-def content(tensor: torch.Tensor) -> UnboundBytes | None:
-    """The object with the recipe that stands for an unbound tensor's bytes; None if a tensor has content."""
-    if not isinstance(tensor, UnboundTensor):
-        return None
-    if tensor.form.nbytes != tensor.form.untyped_storage().nbytes():
-        _refuse(tensor.recipe, "a program gets a part")
-    return UnboundBytes(tensor.recipe, recipes.form(tensor.form), tensor.form.nbytes)
-
-
 class _Storage:
     """The memory of an unbound tensor. Its address can be read only where ExecuTorch writes bytes."""
 
@@ -434,9 +427,7 @@ class _Contents:
         return self
 
     def __bytes__(self) -> bytes:
-        found = content(self._tensor)
-        assert found is not None
-        return found
+        return self._tensor.promise()
 
 
 class _Addresses:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from etbuild.export import quantizers
 from etbuild.export.kept_weights import KeptWeights
 from etbuild.files.digests import digest
 from etbuild.model import written_tensors
@@ -30,25 +29,7 @@ _FILE = "quantized.safetensors"  # the parts of one weight in a cache
 def read(
     saved: SavedExport, checkpoint: CheckpointTensors, needed: Collection[str] | None, kept: KeptWeights | None
 ) -> Callable[[str], torch.Tensor]:
-    """Computes the tensors of methods that are not weights themselves, such as quantized ones.
-
-    A weight is in memory only while tensors are computed from it. The computed tensors are in memory only if `kept` is
-    None.
-
-    Args:
-        saved: The export.
-        checkpoint: The weights files.
-        needed: The names of the tensors; None for all.
-        kept: The files and the cache that keep computed weights; None without them.
-
-    Returns:
-        A function that reads a tensor by name. The tensor is computed, or is in the weights files. Each call reads the
-        tensor again, and raises InputError if it is damaged.
-
-    Raises:
-        InputError: A weight is missing or damaged.
-        BuildError: torchao refuses the content of a weight.
-    """
+    """Computes the tensors of methods that are not weights themselves: see `RecipeQuantizer.read`."""
     firsts = {first_name(entry) for entry in saved.tensors if needed is None or entry.name in needed}
     entries = [entry for entry in saved.tensors if first_name(entry) in firsts]
     computed = {entry.name: entry.computed for entry in entries if entry.computed is not None}
@@ -123,9 +104,10 @@ def _without_part(recipe: Recipe) -> Recipe:
 
 def _parts(recipe: Recipe, parts: set[str], weight: torch.Tensor, kept: KeptWeights | None) -> Tensors:
     """The parts of a quantized weight, from a cache if quantizing it takes long."""
-    quantizer = quantizers.of_recipes()
-    if kept is None or kept.fetch is None or kept.store is None or not quantizer.is_slow(recipe):
-        return quantizer.quantized(recipe, parts, weight)
+    from etplugins.quantize import from_recipe  # who reads what was kept needs no torchao
+
+    if kept is None or kept.fetch is None or kept.store is None or not from_recipe.is_slow(recipe):
+        return from_recipe.quantized(recipe, parts, weight)
     from safetensors.torch import load_file, save_file
 
     recipe_without_weight = {key: value for key, value in recipe.items() if key != "weight"}
@@ -134,7 +116,7 @@ def _parts(recipe: Recipe, parts: set[str], weight: torch.Tensor, kept: KeptWeig
     directory = kept.file.parent / f".{digest(key)}"
     directory.mkdir(parents=True, exist_ok=True)
     if not kept.fetch(key, directory):
-        save_file(quantizer.quantized(recipe, parts, weight), directory / _FILE)
+        save_file(from_recipe.quantized(recipe, parts, weight), directory / _FILE)
         kept.store(key, directory, _FILE)
     return load_file(directory / _FILE)  # type: ignore[no-any-return]
 

@@ -14,12 +14,12 @@ import torch
 from executorch.exir._serialize._cord import FileBackedData
 
 from etbuild.exception_text import summary
-from etbuild.lower import recipes
 from etbuild.lower.blob_files import in_file
 from etbuild.lower.named_data import Blob
-from etbuild.lower.recipes import Form, Ingredients, Recipe
 from etbuild.lower.weight_storage import is_uniform
 from etbuild.surroundings.memory import give_back
+from etplugins.templates import recipes
+from etplugins.templates.recipes import Form, Ingredients, Recipe
 
 _DIGEST = r"[0-9a-f]{64}"
 _SMALL = 1 << 20  # bytes: smaller content stays in memory, because a file for each would take longer
