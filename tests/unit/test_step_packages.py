@@ -133,8 +133,8 @@ def test_the_driver_of_an_action_tells_what_it_can_do(step: str, tmp_path: Path)
 OF_PLANNING = ("manifest_keys", "manifest_section", "runner", "runner_constants", "step_plan")
 OF_REPORT = ("report_part", "runner", "runner_constants")
 OF_METHODS = [
-    *("example_input", "guard", "method_change", "method_source", "module_source", "quantizer", "tensor_file"),
-    *("switch", "workaround"),
+    *("example_input", "export_recipe", "guard", "method_change", "method_source", "module_source", "quantizer"),
+    *("switch", "tensor_file", "workaround"),
 ]
 OF_LOWERING = {"emission", "lowering", "xnnpack"}
 """The places of workarounds that an export does not ask for."""
@@ -154,9 +154,8 @@ def test_the_driver_of_an_action_has_what_it_imports(step: str) -> None:
     waiting += ["etplugins.worker.server", "etplugins.worker.warm_up"]
     groups = {"plan": OF_PLANNING, "report": OF_REPORT}.get(step, OF_METHODS)
     provided = [plugin.provides.get(group, {}) for plugin in plugins.plugins().values() for group in groups]
-    provided.append(
-        {key: PluginKeys(key).kind.__module__ for key in ("model.huggingface", "model.adapters", "quantize")}
-    )
+    keys = ("model.huggingface", "model.adapters", "quantize", "recipe", "recipe.call")
+    provided.append({key: PluginKeys(key).kind.__module__ for key in keys})
     left_out = OF_LOWERING if step == "export" else ()
     places = (place for names in provided for name, place in names.items() if name not in left_out)
     waiting += [place.partition(":")[0] for place in places]
