@@ -34,6 +34,7 @@ PLUGINS = {
     "pt2_files": [],
     "qualcomm": ["qualcomm"],
     "quantize": [],
+    "recipes": [],
     "samsung": ["samsung"],
     "transformers": [],
     "vulkan": ["vulkan", "webgpu"],

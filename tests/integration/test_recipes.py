@@ -15,9 +15,9 @@ import pytest
 import torch
 from safetensors.torch import save
 
-from etbuild.backends import recipes
 from etbuild.cli import main
 from etbuild.files import locks
+from etplugins.recipes import names as recipes
 
 from .conftest import Build, Outcome
 from .quantized_net import MODEL, error_of, module

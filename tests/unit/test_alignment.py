@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from etbuild import backends
-from etbuild.backends import call_slots, recipes
+from etbuild.backends import call_slots
 from etbuild.backends.call_slots import Item, Slot
 from etbuild.errors import InputError
+from etplugins.recipes import names as recipes
 from tests.helpers.examples_drawn import examples
 from tests.helpers.fewest_calls import fewest
 

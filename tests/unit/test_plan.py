@@ -362,7 +362,11 @@ PLUGINS_OF_PROGRAMS: dict[str, tuple[dict[str, Any], set[str], set[str]]] = {
     "gguf": ({"model": {"factory": "model:create", "weights": "net.gguf"}}, PACKED, PACKED),
     "packed": ({"methods": KEPT}, PACKED | QUANTIZE, PACKED | QUANTIZE),
     "quantize": ({"methods": QUANTIZED}, QUANTIZE, QUANTIZE),
-    "recipe": ({"recipe": {"name": "xnnpack_fp32"}}, QUANTIZE, QUANTIZE),
+    "recipe": (
+        {"recipe": {"name": "xnnpack_fp32"}},
+        {*QUANTIZE, "etplugins.recipes"},
+        {*QUANTIZE, "etplugins.recipes"},
+    ),
     "weights": ({"model": {"factory": "model:create", "weights": "net.safetensors"}}, set(), set()),
     "backend": ({"methods": OF_VULKAN}, set(), {"etplugins.vulkan"}),
     "huggingface": ({"model": HUGGINGFACE}, TRANSFORMERS, TRANSFORMERS),

@@ -15,13 +15,13 @@ from etbuild.plan.parts import (
     FileExample,
     ModuleSource,
     NamedData,
-    RecipeCall,
     TensorExample,
     ValueExample,
     read_example,
     read_shapes,
 )
 from etplugins.quantize.parts import BatchesFile, TorchaoEntry, read_calibration
+from etplugins.recipes.parts import RecipeCall
 
 
 def test_a_part_is_equal_to_one_of_its_class_with_equal_fields() -> None:

@@ -135,6 +135,7 @@ OF_REPORT = ("report_part", "runner", "runner_constants")
 OF_METHODS = (
     *(
         "example_input",
+        "export_recipe",
         "guard",
         "method_change",
         "method_source",
@@ -161,9 +162,8 @@ def test_the_driver_of_an_action_has_what_it_imports(step: str) -> None:
     waiting += ["etplugins.worker.server", "etplugins.worker.warm_up"]
     groups = {"plan": OF_PLANNING, "report": OF_REPORT}.get(step, OF_METHODS)
     provided = [plugin.provides.get(group, {}) for plugin in plugins.plugins().values() for group in groups]
-    provided.append(
-        {key: PluginKeys(key).kind.__module__ for key in ("model.huggingface", "model.adapters", "quantize")}
-    )
+    keys = ("model.huggingface", "model.adapters", "quantize", "recipe", "recipe.call")
+    provided.append({key: PluginKeys(key).kind.__module__ for key in keys})
     waiting += [place.partition(":")[0] for names in provided for place in names.values()]
     waiting += SEARCH if step == "compare" else []
     waiting += LOWERING if step == "lower" else []

@@ -318,7 +318,7 @@ class Manifest(Part):
     schema: Literal["executorch-model/v1"]
     name: kinds.FileStem
     model: parts.Model | None = None
-    recipe: parts.RecipeCall | None = None
+    recipe: Annotated[Part, PluginKeys("recipe.call")] | None = None
     parameters: dict[kinds.Identifier, Parameter] = {}
     variants: Annotated[
         dict[kinds.VariantName, Annotated[kinds.Options, Says(text=_VARIANT)]], Says(maxProperties=100)

@@ -17,8 +17,8 @@ from etbuild.manifest.sections import Manifest
 
 _GROUP = "manifest_section"
 _PLACES = (
-    *("model.huggingface", "model.adapters", "defaults.quantize", "methods.*.quantize", "tests"),
-    *(f"checks.{check}" for check in ("compare", "max_error", "metric", "min_sqnr", "text")),
+    *("model.huggingface", "model.adapters", "methods.*.adapter", "defaults.quantize", "methods.*.quantize", "recipe"),
+    *("tests", "checks.compare", "checks.max_error", "checks.metric", "checks.min_sqnr", "checks.text"),
 )
 """The places that plug-ins give their meaning."""
 

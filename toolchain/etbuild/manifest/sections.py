@@ -38,13 +38,6 @@ class Model(TypedDict, total=False):
     adapters: dict[str, str | Any]
 
 
-class Recipe(TypedDict, total=False):
-    """Data of `plan.parts.RecipeCall`."""
-
-    name: str
-    kwargs: Options
-
-
 class Parameter(TypedDict, total=False):
     """Data of `tools.reference.manifest_forms.Parameter`."""
 
@@ -234,7 +227,7 @@ class Manifest(TypedDict, total=False):
     schema: str
     name: str
     model: Model
-    recipe: str | Recipe
+    recipe: str | Any
     parameters: dict[str, Parameter]
     variants: dict[str, Options]
     methods: dict[str, Method]

@@ -11,8 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from etbuild import json_schema, plugins
-from etbuild.backends import recipes
-from etbuild.errors import DocumentPath, InputError, Position, Problem, did_you_mean, printable, unknown
+from etbuild.errors import DocumentPath, InputError, Position, Problem, printable, unknown
 from etbuild.files.value_limits import INT64
 from etbuild.files.weights_suffixes import (
     GGUF_SUFFIX,
@@ -200,9 +199,6 @@ def _cross_checks(data: sections.Manifest) -> Iterator[Problem]:
     if "model" not in data and not (methods and all("program" in method for method in methods.values())):
         yield Problem("the key `model` is missing", (), 'add `model: {factory: "model:create"}`')
     yield from plugin_sections.missing(data)
-    yield from _check_adapters(methods, model.get("adapters", {}))
-    for name in model.get("adapters", {}):
-        yield from file_names.check_tag(name, ("model", "adapters", name))
     yield from plugin_sections.check(data)
     yield from _check_tokenizer(data)
     yield from metadata.check(data.get("metadata", {}), model, plugin_sections.weights(data))
@@ -216,7 +212,6 @@ def _cross_checks(data: sections.Manifest) -> Iterator[Problem]:
     for index, name in enumerate(data.get("custom_ops", {}).get("libraries", [])):
         yield from file_names.check_input(name, ("custom_ops", "libraries", index))
     yield from executorch_options.check(data, methods)
-    yield from recipes.check(data.get("recipe"))
     yield from _check_checks(data, methods)
 
 
@@ -283,14 +278,6 @@ def _check_method(method: sections.Method, path: DocumentPath) -> Iterator[Probl
         hint = "add `example_inputs: [{shape: [1, 16], dtype: int64}]`, or `[]` if the method has no inputs"
         yield Problem("the key `example_inputs` is missing", path, hint)
     yield from example_inputs.check(method, path)
-
-
-def _check_adapters(methods: Mapping[str, sections.Method], adapters: Collection[str]) -> Iterator[Problem]:
-    """Checks that the adapter of each method is one of the model."""
-    for method, adapter in ((name, method["adapter"]) for name, method in methods.items() if "adapter" in method):
-        if adapter not in adapters:
-            hint = did_you_mean(adapter, adapters) if adapters else "the model has no `adapters`"
-            yield Problem(f"there is no adapter `{adapter}`", ("methods", method, "adapter"), hint)
 
 
 def _check_program(method: sections.Method, path: DocumentPath) -> Iterator[Problem]:

@@ -171,7 +171,7 @@ def check_tokenizer(plan: Plan, listed: Collection[str]) -> None:
 def _not_listed(plan: Plan, listed: Mapping[str, Collection[str]]) -> Iterator[tuple[Problem, str | None]]:
     """The files that a step reads, but that the step's attributes do not list. Each has the name of the file or folder
     that the target seems to list in its place; None if there is none."""
-    named = [name for row in INPUTS.values() for name in (*row.names(plan), *weights_names(plan.model.weights))]
+    named = [name for row in INPUTS.values() for name in (*row.names(plan), *plan.weights_names)]
     for attribute, row in INPUTS.items():
         entries = [entry for place in (attribute, *row.others) for entry in listed[place]]
         known = [name for name in named if any(_holds(entry, name) for entry in entries)]
@@ -212,7 +212,7 @@ def _other_name(name: str, entries: Collection[str], attribute: str) -> tuple[st
 def _not_read(plan: Plan, listed: Mapping[str, Collection[str]], meant: Collection[str]) -> Iterator[Problem]:
     """The listed weights that the manifest does not name: the program would not have them. `meant` are names in other
     errors."""
-    of_model, of_adapters = weights_names(plan.model.weights), adapter_files(plan.lower_plan.adapters, "weights")
+    of_model, of_adapters = plan.weights_names, adapter_files(plan.lower_plan.adapters, "weights")
     elsewhere = {**plan.export_plan.data_names, **plan.tokenizer_names}  # `_not_listed` says where these belong
     for key, what, read, others in (
         ("weights", "weights", of_model, of_adapters),

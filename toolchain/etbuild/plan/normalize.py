@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from etbuild.backends import recipes
 from etbuild.files.digests import canonical_json
 from etbuild.manifest import example_inputs, plugin_sections, weights
-from etbuild.manifest.sections import Checkpoint, Manifest, Method, Recipe
+from etbuild.manifest.sections import Checkpoint, Manifest, Method
 from etbuild.plan import parts
 
+DECIDES = ("partitioners", "quantize", "strict")
+"""The keys that a recipe decides for a method if neither the method nor `defaults` has them."""
 PLAN_SCHEMA = "executorch-plan/v2"
 
 
@@ -33,7 +34,7 @@ def normalized(manifest: Manifest) -> dict[str, object]:
             "modules": sorted(model.get("modules", [])),
         },
         "methods": {name: _method(name, method, manifest) for name, method in manifest["methods"].items()},
-        "recipe": _recipe(manifest),
+        "recipe": manifest.get("recipe"),
         "constant_methods": manifest.get("constant_methods", {}),
         "named_data": {
             tag: {**entry, "parameters": sorted(entry["parameters"]), "adapter": tag in adapters}
@@ -83,23 +84,11 @@ def _method(name: str, method: Method, manifest: Manifest) -> dict[str, object]:
     }
 
 
-def _recipe(manifest: Manifest) -> dict[str, object] | None:
-    """The recipe. `said` lists the fields of ExecuTorch's configuration that the manifest sets itself."""
-    if "recipe" not in manifest:
-        return None
-    recipe = manifest["recipe"]
-    written: Recipe = {"name": recipe} if isinstance(recipe, str) else recipe
-    said = {"edge_compile": {*manifest.get("edge_compile", {})}, "executorch": {*manifest.get("executorch", {})}}
-    if any("memory_planning" in method for method in manifest["methods"].values()):
-        said["executorch"].add("memory_planning")
-    return {**written, "said": {key: sorted(fields) for key, fields in said.items()}}
-
-
 def _decided(name: str, manifest: Manifest) -> list[str]:
-    """The keys of `recipes.DECIDES` that the recipe decides for a method. Empty without a recipe."""
+    """The keys of `DECIDES` that the recipe decides for a method. Empty without a recipe."""
     method, defaults = manifest["methods"][name], manifest.get("defaults", {})
     if "recipe" not in manifest or "program" in method:
         return []
     by_method = defaults.get("partitioners")
     inherited = {*defaults} - ({"partitioners"} if isinstance(by_method, dict) and name not in by_method else set())
-    return [key for key in recipes.DECIDES if key not in method and key not in inherited]
+    return [key for key in DECIDES if key not in method and key not in inherited]

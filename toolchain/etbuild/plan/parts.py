@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 from etbuild import backends
-from etbuild.backends import recipes
 from etbuild.errors import DocumentPath
 from etbuild.plan import kinds
 from etbuild.plan.kinds import Names, Options
@@ -392,40 +391,28 @@ class Model(ModuleSource):
     adapters: dict[kinds.Identifier, Annotated[Adapter, PluginKeys("model.adapters"), Says(text=_FOLDER)]] = {}
 
 
-class RecipeCall(Part, section="Recipe", short="name", also=str):
-    """An export recipe with its arguments: one of ExecuTorch's by name, or a `module:callable` that returns one.
-
-    Attributes:
-        name: Name of the recipe, or a `module:callable`. For example `xnnpack_fp32`.
-        kwargs: Keyword arguments of the recipe. For example `{group_size: 64}`.
-    """
-
-    name: str
-    kwargs: Options = {}
+class RecipeCall(Protocol):
+    """An export recipe: the section `recipe` of a plug-in."""
 
     @property
     def callables(self) -> Names:
-        """The `module:callable`, if it comes from the declared sources."""
-        return (self.name,) if ":" in self.name else ()
+        """Every `module:callable` of the declared sources in it."""
+
+
+class Recipe(RecipeCall, Protocol):
+    """An export recipe, and what the manifest says itself."""
 
     @property
     def backends(self) -> Names:
-        """The backends that the recipe lowers to. Empty for a recipe from the declared sources, where they are
-        unknown."""
-        return recipes.NAMES.get(self.name, ())
+        """The backends that the recipe lowers to. Empty if they are unknown."""
 
+    @property
+    def said(self) -> Mapping[str, Names]:
+        """For each of ExecuTorch's configurations, the fields that the manifest sets itself."""
 
-_SAID = {
-    "type": "object",
-    "required": ["edge_compile", "executorch"],
-    "additionalProperties": {"type": "array", "items": {"type": "string"}},
-}
-
-
-class Recipe(RecipeCall):
-    """A recipe, and for each of ExecuTorch's configurations the fields that the manifest sets itself."""
-
-    said: Annotated[dict[str, Names], Says(plan=_SAID)] = {}
+    @property
+    def call(self) -> RecipeCall:
+        """The recipe alone."""
 
 
 class Runner(Part):
@@ -662,7 +649,7 @@ class ExportMethod(Part):
             `example_inputs`, and contains its weights. For example `encoder.pt2`.
         dynamic_kwargs_shapes: The dynamic sizes of keyword inputs, by name, as in `dynamic_shapes`. Sizes that are not
             listed are fixed. For example `{mask: [null, {dim: seq, min: 2, max: 128}]}`.
-        from_recipe: What the recipe decides, some of `recipes.DECIDES`.
+        from_recipe: What the recipe decides, some of `normalize.DECIDES`.
     """
 
     _LEFT_OUT = ("adapter",)

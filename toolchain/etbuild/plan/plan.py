@@ -17,7 +17,7 @@ from etbuild.files.weights_suffixes import suffixes_of_plugins
 from etbuild.manifest.sections import Checks, Manifest, Metadata
 from etbuild.plan.kinds import FileStem, Identifier, Names, ProgramName
 from etbuild.plan.normalize import PLAN_SCHEMA, normalized
-from etbuild.plan.part import Says
+from etbuild.plan.part import PluginKeys, Says
 from etbuild.plan.parts import (
     BackendEntry,
     CustomOps,
@@ -33,7 +33,6 @@ from etbuild.plan.parts import (
     NamedData,
     Passes,
     Recipe,
-    RecipeCall,
     ReportOptions,
     Runner,
 )
@@ -87,7 +86,7 @@ class Plan(Lowered):
     name: ProgramName
     model: Model
     methods: dict[Identifier, Method]
-    recipe: Recipe | None
+    recipe: Annotated[Recipe, PluginKeys("recipe")] | None
     constant_methods: dict[str, Constant]
     named_data: dict[FileStem, NamedData]
     custom_ops: CustomOps
@@ -153,6 +152,7 @@ class Plan(Lowered):
         used += [("method_source", PurePath(each.program).suffix) for each in self.methods.values() if each.program]
         used += [("method_change", "adapters")] if self.model.adapters else []
         used += [("module_source", self.model.plugin)] if self.model.plugin is not None else []
+        used += [("export_recipe", "executorch")] if self.recipe is not None else []
         used += [("runner", self.runner)] if self.runner is not None else []
         used += [("quantizer", "torchao")] if self.export_plan.quantizes else []
         used += [("tensor_file", "packed")] if self.export_plan.may_be_packed else []
@@ -176,7 +176,7 @@ class Plan(Lowered):
             weights=self.model.weights if read else (),
             adapters={name: adapter.config for name, adapter in self.model.adapters.items()},
             methods={name: method.as_part(ExportMethod) for name, method in self.methods.items()},
-            recipe=self.recipe and self.recipe.as_part(RecipeCall),
+            recipe=self.recipe and self.recipe.call,
             passes=self.passes.aten,
             constant_methods={
                 name: value for name, value in self.constant_methods.items() if isinstance(value, FactoryCall)
@@ -226,8 +226,12 @@ class Plan(Lowered):
     def data_names(self) -> dict[str, DocumentPath]:
         """All declared inputs of the plan, each with the first place that names it."""
         of_adapters = adapter_files(self.lower_plan.adapters, "weights")
-        weights = {**of_adapters, **weights_names(self.model.weights)}
-        return {**weights, **self.tokenizer_names, **self.export_plan.data_names}
+        return {**of_adapters, **self.weights_names, **self.tokenizer_names, **self.export_plan.data_names}
+
+    @property
+    def weights_names(self) -> dict[str, DocumentPath]:
+        """The checkpoints of the model, each with the place that names it first."""
+        return weights_names(self.model.weights)
 
     @property
     def tokenizer_names(self) -> dict[str, DocumentPath]:

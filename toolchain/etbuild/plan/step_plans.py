@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
 from etbuild import backends
 from etbuild.errors import DocumentPath, InputError
 from etbuild.plan.kinds import FileStem, Identifier, Names, ProgramName
-from etbuild.plan.part import Part
+from etbuild.plan.part import Part, PluginKeys
 from etbuild.plan.parts import (
     BackendEntry,
     CustomOps,
@@ -119,7 +119,7 @@ class Lowered(Document):
 
     methods: Mapping[str, LowerMethod | Method]
     passes: LowerPasses
-    recipe: Recipe | None
+    recipe: Annotated[Recipe, PluginKeys("recipe")] | None
     named_data: dict[str, NamedData]
 
     @cached_property
@@ -206,7 +206,7 @@ class ExportPlan(Document):
     weights: Weights
     methods: dict[Identifier, ExportMethod]
     custom_ops: CustomOps
-    recipe: RecipeCall | None
+    recipe: Annotated[RecipeCall, PluginKeys("recipe.call")] | None
     passes: Names
     constant_methods: dict[str, FactoryCall]
     lowering_callables: Names
@@ -290,7 +290,7 @@ class MethodPlan(Lowered, kw_only=True):
     weights: Weights
     cast: bool = False
     methods: dict[Identifier, LowerMethod]
-    recipe: Recipe | None
+    recipe: Annotated[Recipe, PluginKeys("recipe")] | None
     named_data: dict[FileStem, NamedData]
     custom_ops: CustomOps
     edge_compile: EdgeCompile

@@ -11,7 +11,6 @@ from etbuild.inputs import checkpoints
 from etbuild.key import import_graph
 from etbuild.key.declared import Inputs
 from etbuild.plan.plan import Plan
-from etbuild.plan.step_plans import weights_names
 from etkit.authoring.changed_files import Changed
 
 _BUILD_FILES = ("BUILD", "BUILD.bazel")
@@ -33,7 +32,7 @@ def reasons(plan: Plan, manifest: Path, declared: Inputs, changed: Changed) -> l
     files = changed.absolute()
     try:
         used = import_graph.used_sources(declared, plan.export_plan)
-        weights = checkpoints.with_shards(weights_names(plan.lower_plan.weights), declared)
+        weights = checkpoints.with_shards(plan.lower_plan.weights_names, declared)
         data = {name: declared.find_data(name, where) for name, where in {**plan.data_names, **weights}.items()}
     except EtbuildError:
         return changed.files

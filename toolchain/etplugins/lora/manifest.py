@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from etbuild.errors import DocumentPath, Problem
-from etbuild.manifest.file_names import check_input
+from etbuild.errors import DocumentPath, Problem, did_you_mean
+from etbuild.manifest.file_names import check_input, check_tag
 from etbuild.manifest.plugin_sections import Section
 from etbuild.manifest.sections import Manifest, NamedData
 from etplugins.lora.parts import OF_LAYER
@@ -34,25 +34,33 @@ class AdaptersSection(Section):
         return {**manifest, "model": {**model, "adapters": {**files}}, "named_data": named_data}
 
 
+def _adapters(manifest: Manifest) -> dict[str, str | Adapter]:
+    return manifest.get("model", {}).get("adapters", {})
+
+
 def _files(manifest: Manifest) -> dict[str, Adapter]:
     return {
         name: {"config": f"{entry}/{_CONFIG}", "weights": f"{entry}/{_WEIGHTS}"} if isinstance(entry, str) else entry
-        for name, entry in manifest["model"]["adapters"].items()
+        for name, entry in _adapters(manifest).items()
     }
 
 
 def _check(data: Manifest) -> Iterator[Problem]:
     """Yields the problems of adapters, and of the methods that compute with them."""
-    used = set()
+    used, adapters = set(), _adapters(data)
     for name, method in data.get("methods", {}).items():
         if "adapter" in method:
             used.add(method["adapter"])
+            if method["adapter"] not in adapters:
+                hint = did_you_mean(method["adapter"], adapters) if adapters else "the model has no `adapters`"
+                yield Problem(f"there is no adapter `{method['adapter']}`", ("methods", name, "adapter"), hint)
             if "pt2e" in (method.get("quantize", data.get("defaults", {}).get("quantize")) or {}):
                 hint = "quantize with `torchao`, which leaves adapters as they are"
                 message = "`quantize.pt2e` would quantize the weights of the adapter into the program"
                 yield Problem(message, ("methods", name, "adapter"), hint)
-    for name, entry in data["model"]["adapters"].items():
+    for name, entry in adapters.items():
         path = (*_PATH, name)
+        yield from check_tag(name, path)
         if isinstance(entry, str):
             yield from check_input(entry, path)
             yield from _check_folder(entry, path)

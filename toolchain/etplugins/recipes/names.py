@@ -6,14 +6,7 @@ know the content of a recipe; only ExecuTorch does.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
-
-from etbuild.errors import DocumentPath, Problem, did_you_mean
-
-DECIDES = ("partitioners", "quantize", "strict")
-"""The keys that a recipe decides for a method if neither the method nor `defaults` has them."""
 
 
 @dataclass(frozen=True)
@@ -83,11 +76,3 @@ TARGETS = {
     "android-arm64-snapdragon-fp16": ("qualcomm", "xnnpack"),
 }
 NAMES = {**TARGETS, **{name: backends for family in FAMILIES for name, backends in family.names.items()}}
-
-
-def check(recipe: Any) -> Iterator[Problem]:
-    """Yields the problems of a manifest's `recipe` that a schema cannot express."""
-    name = recipe.get("name") if isinstance(recipe, dict) else recipe
-    if isinstance(name, str) and ":" not in name and name not in NAMES:
-        path: DocumentPath = ("recipe", "name") if isinstance(recipe, dict) else ("recipe",)
-        yield Problem(f"unknown recipe `{name}`", path, did_you_mean(name, NAMES))

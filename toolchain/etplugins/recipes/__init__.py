@@ -1,0 +1,1 @@
+"""ExecuTorch's export recipes, by name or from the declared sources."""
