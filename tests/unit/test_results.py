@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from etbuild import json_schema, results
+from etkit.building import lockfile
 
 INDEX, LOCK, REPORT = (json_schema.validator(name).schema for name in ("index", "lock", "report"))
 STEPS = json_schema.validator("step#lowering").schema["$defs"]
@@ -24,8 +25,8 @@ LOWERING = STEPS["lowering"]["properties"]
         (results.Toolchain, KEY_INPUTS["properties"]["toolchain"]),
         (results.Release, INDEX["$defs"]["release"]),
         (results.ArtifactFacts, INDEX["properties"]["artifacts"]["items"]),
-        (results.Lockfile, LOCK),
-        (results.LockedArtifact, LOCK["properties"]["artifacts"]["additionalProperties"]),
+        (lockfile.Lockfile, LOCK),
+        (lockfile.LockedArtifact, LOCK["properties"]["artifacts"]["additionalProperties"]),
         (results.Report, REPORT),
         (results.ReportedMethod, METHOD),
         (results.OperatorCounts, METHOD["properties"]["operators"]),

@@ -418,21 +418,3 @@ class Index(BuildInputs):
     artifacts: list[ArtifactFacts]
     named_data: dict[str, str | list[str]]
     with_weights: NotRequired[dict[str, str]]
-
-
-class LockedArtifact(TypedDict):
-    """The size in bytes and the digest of an artifact."""
-
-    size: int
-    sha256: str
-
-
-class Lockfile(TypedDict):
-    """A lockfile: the artifacts that are shipped, by file, and the versions that made them."""
-
-    schema: str
-    name: str
-    versions: dict[str, str]
-    methods: list[str]
-    constant_methods: list[str]
-    artifacts: dict[str, LockedArtifact]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -67,25 +66,3 @@ def _comparable_lists(before: Any, after: Any) -> bool:
     if not (isinstance(before, list) and isinstance(after, list) and len(before) == len(after)):
         return False
     return any(isinstance(value, (dict, list)) for value in [*before, *after])
-
-
-def is_digest(text: str) -> bool:
-    """Whether a text has the form of a sha256 in hex."""
-    return len(text) == 64 and set(text) <= set("0123456789abcdef")
-
-
-def show(value: Any, path: DocumentPath = ()) -> str:
-    """Returns a value as one line. Shapes become `1x16`; digests and long values are shortened."""
-    if value is ABSENT:
-        return "nothing"
-    if isinstance(value, list) and path and path[-1] == "shape":
-        return "x".join(map(str, value)) or "a scalar"
-    if isinstance(value, dict):
-        text = "{" + ", ".join(f"{key}: {show(item, (key,))}" for key, item in value.items()) + "}"
-    elif isinstance(value, list):
-        text = "[" + ", ".join(map(show, value)) + "]"
-    elif isinstance(value, str) and is_digest(value):
-        return value[:16]
-    else:
-        text = json.dumps(value) if value is None or isinstance(value, bool) else str(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."

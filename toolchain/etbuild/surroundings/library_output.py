@@ -8,7 +8,6 @@ import logging
 import os
 import re
 import sys
-import tempfile
 import threading
 import warnings
 from collections import Counter
@@ -143,25 +142,3 @@ def native_messages_off() -> Iterator[None]:
     sys.stderr.flush()
     with Path(os.devnull).open("wb") as nowhere, stream_to(2, nowhere.fileno()):
         yield
-
-
-_NATIVE_LOG = re.compile(rb"^\[\w+\.(?:cpp|h):\d+\] .*\n?", re.MULTILINE)
-_redirected = threading.Lock()
-"""Is held while standard error goes elsewhere: two threads would restore it in the wrong order."""
-
-
-@contextlib.contextmanager
-def native_log_off() -> Iterator[None]:
-    """Drops the log of native code, such as `[cpuinfo_utils.cpp:71] ...`. Prints other lines to standard error
-    afterwards, or all lines after an exception."""
-    with _redirected, tempfile.TemporaryFile() as log:
-        sys.stderr.flush()
-        failed = True
-        try:
-            with stream_to(2, log.fileno()):
-                yield
-            failed = False
-        finally:
-            log.seek(0)
-            text = log.read()
-            sys.stderr.write((text if failed else _NATIVE_LOG.sub(b"", text)).decode(errors="replace"))

@@ -8,12 +8,13 @@ from typing import Any
 
 from etbuild.errors import InputError, format_path
 from etbuild.files.digests import digest
-from etbuild.files.json_diff import Change, changes, show
+from etbuild.files.json_diff import Change, changes
 from etbuild.files.weights_suffixes import INDEX_SUFFIXES
 from etbuild.key.code import OF_PROGRAMS
 from etbuild.key.key import read_data
 from etbuild.plan.plan import Plan
 from etbuild.results import BuildInputs, Digests, KeyInputs, Python, Toolchain
+from etkit.inspection.json_text import show
 
 _NAMED = 8  # at most this many changed tensors are listed by name
 

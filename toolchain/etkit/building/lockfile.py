@@ -5,15 +5,35 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypedDict
 
 from etbuild.errors import CheckError, InputError, format_path
 from etbuild.files import json_file, regular_files
-from etbuild.files.json_diff import ABSENT, Change, changes, show
+from etbuild.files.json_diff import ABSENT, Change, changes
 from etbuild.publishing import artifacts
-from etbuild.results import Index, Lockfile
+from etbuild.results import Index
+from etkit.inspection.json_text import show
 from etkit.tables import size
 
 _SCHEMA = "executorch-lock/v1"
+
+
+class LockedArtifact(TypedDict):
+    """The size in bytes and the digest of an artifact."""
+
+    size: int
+    sha256: str
+
+
+class Lockfile(TypedDict):
+    """A lockfile: the artifacts that are shipped, by file, and the versions that made them."""
+
+    schema: str
+    name: str
+    versions: dict[str, str]
+    methods: list[str]
+    constant_methods: list[str]
+    artifacts: dict[str, LockedArtifact]
 
 
 def lock(index: Index) -> Lockfile:

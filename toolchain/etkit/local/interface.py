@@ -308,7 +308,7 @@ class Program:
 
     def _loaded(self, method: str) -> Any:
         """The session, which has loaded the method."""
-        from etbuild.surroundings.library_output import native_log_off
+        from etplugins.runtime.native_log import native_log_off
         from etplugins.runtime.session import Session
 
         if method not in self._loads:

@@ -105,8 +105,8 @@ def _of_huggingface(options: argparse.Namespace) -> First:
 def _tried(first: First, options: argparse.Namespace) -> First:
     """Tries the export of a first manifest. Returns the manifest, which may ask for less."""
     from etbuild.cli.terminal import Progress
-    from etbuild.surroundings.library_output import native_log_off
     from etkit.authoring.first_manifest import trial
+    from etplugins.runtime.native_log import native_log_off
 
     if package := trial.missing():
         print(f"note: the export was not checked, because {package} is not installed", file=sys.stderr)

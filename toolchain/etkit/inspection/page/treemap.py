@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from etbuild.files.json_diff import is_digest
 from etbuild.results import BlobSizes, BlobWeights, MethodGraph, Sharing
+from etkit.inspection.json_text import is_digest
 
 COLORS = 8  # the number of colours for groups in `page.css`
 
