@@ -39,5 +39,5 @@ def test_nothing_is_switched_or_worked_around_without_the_plugins(monkeypatch: p
     monkeypatch.setattr(plugins, "group", lambda name: {})
     assert type(workarounds.of_lowering()) is workarounds.OfLowering
     assert type(workarounds.of_backend("xnnpack")) is workarounds.OfBackend
-    with switches.lowering(Path("nowhere"), 2), switches.on("exporting"), workarounds.of_emission().around():
+    with switches.lowering(Path("nowhere"), 2), switches.on("exporting"), workarounds.of_lowering().around():
         assert workarounds.of_emission().passes(None, outputs=True) == []

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 GROUP = "workaround"
 
+Plan = Callable[..., list[int]]
+"""An algorithm that plans memory, in ExecuTorch's form."""
+
 
 class OfExport:
     """Changes methods after their export."""
@@ -32,15 +35,15 @@ class OfExport:
 class OfLowering:
     """Changes methods before and after backends get them."""
 
-    def change_metadata(self, program: ExportedProgram) -> None:
-        """Changes the facts about an exported method's nodes that partitioners read, in place."""
-
-    def change_operators(self, program: ExportedProgram, exact_gelu: Collection[str]) -> None:
-        """Changes operators of an exported method that its backends would compute wrongly, in place.
+    def change_exported(
+        self, program: ExportedProgram, *, exact_gelu: Collection[str], weight_only_linear: bool
+    ) -> None:
+        """Changes an exported method in place, before its backends get it.
 
         Args:
             program: The method.
             exact_gelu: The dtypes in which its backends compute the exact form of GELU in place of the tanh form.
+            weight_only_linear: Whether one of its backends takes linear layers with weights that torchao quantized.
         """
 
     def around(self) -> AbstractContextManager[None]:
@@ -48,7 +51,10 @@ class OfLowering:
         return nullcontext()
 
     def change_lowered(self, edge: EdgeProgramManager) -> None:
-        """Changes the parts of lowered methods that no backend took, in place."""
+        """Changes the parts of methods that no backend took, in place, before the passes of the manifest."""
+
+    def finish(self, edge: EdgeProgramManager) -> None:
+        """Changes lowered methods in place, after the passes of the manifest."""
 
 
 class OfEmission:
@@ -65,7 +71,13 @@ class OfEmission:
         """
         return []
 
-    def around(self) -> AbstractContextManager[None]:
+    def size_bounds(self) -> tuple[Callable[[GraphModule], PassResult], Callable[[Plan], Plan]]:
+        """A pass that gives dynamic sizes their largest values, and what makes an algorithm plan memory for them."""
+        from executorch.exir.passes.sym_shape_eval_pass import ConstraintBasedSymShapeEvalPass
+
+        return ConstraintBasedSymShapeEvalPass(), lambda algorithm: algorithm
+
+    def around(self, edge: EdgeProgramManager) -> AbstractContextManager[None]:
         """A context in which methods are emitted."""
         return nullcontext()
 

@@ -28,7 +28,6 @@ from etbuild.foreign_errors import from_exception, wrap_errors
 from etbuild.inputs import source_lines
 from etbuild.inputs.user_code import failed
 from etbuild.lower import (
-    dequantize,
     dtypes,
     dynamic_sizes,
     failed_nodes,
@@ -237,11 +236,10 @@ def _to_executorch(lower_plan: MethodPlan, lowered: Lowered) -> tuple[Executorch
     of_application = not all(each.alloc_graph_output for each in lower_plan.memory_planning.values())
     early = [*passes.executorch(lower_plan), *workaround.passes(shard_of, outputs=of_application)]
     config = backend_config(lower_plan, early, shard_of or False, lowered.written or ())
-    dequantize.register_kernels(edge)
     with (
         wrap_errors(lambda error: _emission_error(error, lower_plan, edge)),
         replaced(_program, "serialize_for_executorch", lambda *arguments: (Cord(), {})),
-        workaround.around(),
+        workaround.around(edge),
     ):
         manager = edge.to_executorch(config)
     for name in sorted(manager.methods):

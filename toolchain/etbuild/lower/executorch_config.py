@@ -19,18 +19,18 @@ from torch.export.graph_signature import ExportGraphSignature
 from torch.fx import GraphModule
 from torch.fx.passes.infra.pass_base import PassResult
 
+from etbuild import workarounds
 from etbuild.errors import BuildError, DocumentPath, InputError, Problem
 from etbuild.inputs.user_code import load_callable, wrap_user_error
 from etbuild.lower import runtime_kernels
-from etbuild.lower.size_bounds import SizeBounds
 from etbuild.plan.kinds import Names
 from etbuild.plan.parts import MemoryPlanning
 from etbuild.plan.step_plans import MethodPlan
+from etbuild.workarounds import Plan
 
 if TYPE_CHECKING:
     from executorch.export import LoweringRecipe
 
-_SYM_SHAPE_EVAL = {"constraint_based": SizeBounds, "hint_based": HintBasedSymShapeEvalPass}
 _WRITTEN = "write operators as `namespace::name` or `namespace::name.overload`, such as `aten::add.Tensor`"
 _EXCEPTIONS = "core_aten_ops_exception_list"
 _ALGORITHMS = {"greedy": greedy, "naive": naive}
@@ -101,10 +101,12 @@ def backend_config(
     """
     settings = lower_plan.executorch
     inplace = _operators(settings.reinplace_extra_ops, ("executorch", "reinplace_extra_ops"))
-    bounds = _SYM_SHAPE_EVAL[settings.sym_shape_eval_pass]()
+    bounds, fitting = workarounds.of_emission().size_bounds()
+    if settings.sym_shape_eval_pass == "hint_based":
+        bounds, fitting = HintBasedSymShapeEvalPass(), lambda algorithm: algorithm
     fields = {
         **settings.fields(),
-        "memory_planning_pass": _memory_planning(lower_plan, also_written, bounds),
+        "memory_planning_pass": _memory_planning(lower_plan, also_written, fitting),
         "sym_shape_eval_pass": bounds,
         "to_out_var_pass": ToOutVarPass(**settings.to_out_var_pass.fields()),
         "propagate_device_config": _propagate_device_config(lower_plan),
@@ -180,7 +182,7 @@ class SharedMemoryPlanning(LoopMemoryPlanning):
 
 
 def _memory_planning(
-    lower_plan: MethodPlan, also_written: Collection[str], bounds: Any
+    lower_plan: MethodPlan, also_written: Collection[str], fitting: Callable[[Plan], Plan]
 ) -> MemoryPlanningPass | dict[str, MemoryPlanningPass]:
     """Makes new passes, because passes keep state.
 
@@ -188,7 +190,7 @@ def _memory_planning(
     """
     by_method = lower_plan.memory_planning
     passes_by_method = {
-        method: _memory_planning_pass(said, also_written if lower_plan.share_mutable_buffers else None, method, bounds)
+        method: _memory_planning_pass(said, also_written if lower_plan.share_mutable_buffers else None, method, fitting)
         for method, said in sorted(by_method.items())
     }
     alike = len(set(by_method.values())) == 1
@@ -196,16 +198,14 @@ def _memory_planning(
 
 
 def _memory_planning_pass(
-    said: MemoryPlanning, written: Collection[str] | None, method: str, bounds: Any
+    said: MemoryPlanning, written: Collection[str] | None, method: str, fitting: Callable[[Plan], Plan]
 ) -> MemoryPlanningPass:
     name = said.memory_planning_algo
     if name in _ALGORITHMS:
-        algorithm: Callable[..., list[int]] = MemoryPlanningAlgorithmSuite([_ALGORITHMS[name]])
+        algorithm: Plan = MemoryPlanningAlgorithmSuite([_ALGORITHMS[name]])
     else:
         algorithm = _algorithm(name, ("methods", method, "memory_planning", "memory_planning_algo"))
-    if isinstance(bounds, SizeBounds):
-        algorithm = bounds.fitting(algorithm)
-    options = {**said.fields(), "memory_planning_algo": algorithm}
+    options = {**said.fields(), "memory_planning_algo": fitting(algorithm)}
     return LoopMemoryPlanning(**options) if written is None else SharedMemoryPlanning(written, **options)
 
 

@@ -26,7 +26,6 @@ from etbuild.inputs import source_lines
 from etbuild.inputs.user_code import failed
 from etbuild.lower import (
     blob_weights,
-    dequantize,
     dtypes,
     dynamic_sizes,
     failed_nodes,
@@ -83,12 +82,11 @@ def _lowered(
     methods, workaround = sorted(programs), workarounds.of_lowering()  # the order of methods changes the bytes
     for name in methods:
         named_data.tag_placeholders(programs[name], shards)
-        workaround.change_metadata(programs[name])
-        if not any(backends.get(backend).takes_weight_only_linear for backend in _backends(lower_plan, name)):
-            dequantize.spell_out(programs[name])
-        workaround.change_operators(
+        of_method = [backends.get(backend) for backend in _backends(lower_plan, name)]
+        workaround.change_exported(
             programs[name],
-            {dtype for backend in _backends(lower_plan, name) for dtype in backends.get(backend).exact_gelu_only},
+            exact_gelu={dtype for backend in of_method for dtype in backend.exact_gelu_only},
+            weight_only_linear=any(backend.takes_weight_only_linear for backend in of_method),
         )
     recipe = _recipe(lower_plan)
     lists = partitioners.make(lower_plan, programs)
@@ -116,9 +114,9 @@ def _lowered(
             generate_etrecord=etrecord,
         )
         lists.claims.check(edge)
-    dequantize.fuse_embeddings(edge)
-    edge = passes.edge_manager(lower_plan, edge, recipe)
     workaround.change_lowered(edge)
+    edge = passes.edge_manager(lower_plan, edge, recipe)
+    workaround.finish(edge)
     return edge
 
 
@@ -227,10 +225,23 @@ def _check_zero_points(edge: EdgeProgramManager, named: Collection[str]) -> None
         for delegate in named_data.delegates(edge.exported_program(method).graph_module)
         for backend in [backends.of_delegate(delegate.backend_id, named)]
         if backend is not None and backend.ignores_zero_points
-        for name in dequantize.asymmetric_weights(delegate.original_module)
+        for name in _asymmetric_weights(delegate.original_module)
     ]
     if problems:
         raise BuildError(problems)
+
+
+def _asymmetric_weights(program: ExportedProgram) -> list[str]:
+    """Returns the names of the quantized weights that have a row or group with a zero point other than zero."""
+    names = dict(named_data.weights(program))
+    asymmetric: list[str] = []
+    for node in program.graph.nodes:
+        if not any(name in str(node.target) for name in ("dequantize_affine", "dequantize_per_channel")):
+            continue
+        weight, _, points, *_ = [*(names.get(source) for source in node.all_input_nodes), None, None, None]
+        if weight and points and bool(named_data.tensor(program, points).count_nonzero()):
+            asymmetric.append(weight)
+    return asymmetric
 
 
 def _edge_requirements(lower_plan: MethodPlan, programs: dict[str, ExportedProgram]) -> dict[str, EdgeRequirements]:

@@ -8,16 +8,14 @@ from contextlib import contextmanager
 from executorch.exir import EdgeProgramManager
 from torch.export import ExportedProgram
 
-from etplugins.upstream import linear_layers, nonzero_rows, norms, old_buffers, sizes_of_splits, tanh_gelu
+from etplugins.upstream import dequantize, linear_layers, nonzero_rows, norms, old_buffers, sizes_of_splits, tanh_gelu
 
 
-def change_metadata(program: ExportedProgram) -> None:
-    """Changes facts for partitioners about nodes from hooks of linear layers."""
+def change_exported(program: ExportedProgram, *, exact_gelu: Collection[str], weight_only_linear: bool) -> None:
+    """Marks what comes from hooks of linear layers, and writes out operators that no backend takes or computes."""
     linear_layers.keep_hooks_out(program)
-
-
-def change_operators(program: ExportedProgram, exact_gelu: Collection[str]) -> None:
-    """Writes GELU's tanh form out."""
+    if not weight_only_linear:
+        dequantize.spell_out(program)
     tanh_gelu.write_out(program, exact_gelu)
 
 
@@ -29,6 +27,11 @@ def around() -> Iterator[None]:
 
 
 def change_lowered(edge: EdgeProgramManager) -> None:
+    """Makes ExecuTorch's operators of quantized embeddings."""
+    dequantize.fuse_embeddings(edge)
+
+
+def finish(edge: EdgeProgramManager) -> None:
     """Replaces norms that no backend has taken, and copies the old content of buffers."""
     norms.write_out(edge)
     old_buffers.copy(edge)

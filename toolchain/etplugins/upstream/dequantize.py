@@ -4,6 +4,8 @@ torchao reads the weights of a weight-only quantized layer with this operator. S
 layer, but ExecuTorch has no kernel for it. The replacement computes the same result with portable operators. So the
 layer runs without a backend, and its weights stay small in the program. Embeddings keep the operator, because
 ExecuTorch has its own kernel for quantized embeddings.
+
+Limit: `embeddings`.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from torch.export import ExportedProgram
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from etbuild.lower import blob_weights, named_data
+from etbuild.lower import blob_weights
 
 # ExecuTorch inserts these operators before a quantized embedding.
 _PACKING = (torch.ops.quant_fusion._pack_embedding_weight.default, torch.ops.aten.to.dtype)
@@ -81,19 +83,6 @@ def _dequantize(weights: torch.Tensor, scale: torch.Tensor, zero_point: torch.Te
     if zero_point is not None:
         values = values - zero_point.to(scale.dtype).unsqueeze(-1)
     return (values * scale.unsqueeze(-1)).flatten(1)
-
-
-def asymmetric_weights(program: ExportedProgram) -> list[str]:
-    """Returns the names of the quantized weights that have a row or group with a zero point other than zero."""
-    names = dict(named_data.weights(program))
-    asymmetric: list[str] = []
-    for node in program.graph.nodes:
-        if not any(name in str(node.target) for name in ("dequantize_affine", "dequantize_per_channel")):
-            continue
-        weight, _, points, *_ = [*(names.get(source) for source in node.all_input_nodes), None, None, None]
-        if weight and points and bool(named_data.tensor(program, points).count_nonzero()):
-            asymmetric.append(weight)
-    return asymmetric
 
 
 def fuse_embeddings(edge: EdgeProgramManager) -> None:

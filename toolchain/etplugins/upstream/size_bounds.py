@@ -4,6 +4,8 @@ ExecuTorch computes with ranges. For a size such as `(t * (2*t)) // t`, it then 
 larger than the memory that it shares, and the runtime cannot load the method. If it gets no bound at all, it takes the
 size of the example, so larger inputs fail. This module computes such sizes for each size of the inputs. Usable bounds
 of ExecuTorch do not change, and so the bytes of programs do not either.
+
+Limits: `memory-of-views`, `size-of-the-example`.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from torch.utils._sympy.value_ranges import bound_sympy
 
 from etbuild.export import size_conditions
 from etbuild.patching import replaced
+from etbuild.workarounds import Plan
 
 _Size: TypeAlias = int | torch.SymInt
 
@@ -42,7 +45,7 @@ class SizeBounds(ConstraintBasedSymShapeEvalPass):  # type: ignore[misc]
         with replaced(sym_shape_eval_pass, "eval_upper_bound", _bound):
             return super().call(graph_module)
 
-    def fitting(self, plan: Callable[..., list[int]]) -> Callable[..., list[int]]:
+    def fitting(self, plan: Plan) -> Plan:
         """A planning algorithm that plans again with the exact sizes if a tensor reaches beyond the planned memory."""
 
         @functools.wraps(plan, updated=())
@@ -56,6 +59,12 @@ class SizeBounds(ConstraintBasedSymShapeEvalPass):  # type: ignore[misc]
             return plan(alignment, specs, graph_module, *arguments)
 
         return planned
+
+
+def size_bounds() -> tuple[SizeBounds, Callable[[Plan], Plan]]:
+    """A new pass, and what makes a planning algorithm fit it."""
+    bounds = SizeBounds()
+    return bounds, bounds.fitting
 
 
 def _specs(graph_module: GraphModule) -> list[TensorSpec]:
