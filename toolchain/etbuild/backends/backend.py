@@ -19,6 +19,9 @@ Options = dict[str, Any]
 Partitioners = Mapping[str, Sequence[Any]]
 """ExecuTorch's `Partitioner`s by method, in the order in which ExecuTorch calls them."""
 
+LOOP = "__loop__"
+"""Marks an override of `preprocess_multimethod` that gives the same results as ExecuTorch's loop."""
+
 
 class OptionError(Exception):
     """An option has an invalid value that is only noticed when the partitioner or the quantizer is made.

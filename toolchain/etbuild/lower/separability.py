@@ -16,13 +16,11 @@ from executorch.exir.lowered_backend_module import LoweredBackendModule
 from torch.export import ExportedProgram
 
 from etbuild import backends, releases
+from etbuild.backends.backend import LOOP
 from etbuild.errors import BuildError, DocumentPath
 from etbuild.exception_text import summary
 from etbuild.lower import named_data
 from etbuild.lower.preprocess_results import backend_class
-
-LOOP = "__loop__"
-"""Marks an override of `preprocess_multimethod` that gives the same results as ExecuTorch's loop."""
 
 
 def looks_at_all_methods(kind: type[BackendDetails]) -> bool:

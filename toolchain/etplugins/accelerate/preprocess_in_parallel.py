@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from executorch.backends.xnnpack.xnnpack_preprocess import XnnpackBackend
 
+from etbuild.backends.backend import LOOP
 from etbuild.errors import EtbuildError
-from etbuild.lower.separability import LOOP
 from etbuild.patching import replaced
 from etbuild.processes import forked
 from etbuild.switches import Notes
