@@ -117,7 +117,7 @@ def _use_plan(whole: Plan) -> None:
 def _use_export_plan(exporting: ExportPlan) -> None:
     assert type(exporting).from_json(exporting.to_json()) == exporting
     assert [*exporting.callables] == sorted(exporting.callables)
-    assert exporting.data_names.keys() >= {each.file for each in exporting.read_weights}
+    assert exporting.data_names.keys() >= {each.file for each in exporting.weights}
     assert exporting.carries_content in (True, False)
 
 

@@ -16,5 +16,6 @@ PLUGIN = plugins.Plugin(
 
 def provide(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets the registry have the plug-in."""
+    monkeypatch.setitem(plugins._given, PLUGIN.package, plugins.plugins()["etplugins.transformers"].directory)
     of_files = plugins.group
     monkeypatch.setattr(plugins, "group", lambda name: {**of_files(name), **({NAME: PLUGIN} if name == "task" else {})})

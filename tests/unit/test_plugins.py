@@ -29,7 +29,7 @@ def test_a_plugin_names_the_plugins_that_it_imports(plugin: Plugin) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("{", "not JSON: Expecting property name"),
+        ("{", "cannot read the file of a plug-in: Expecting property name"),
         ("[]", "expected an object with `description` and `provides`"),
         ('{"description": "", "provides": {}, "imports": "h5py"}', "`imports` is no list"),
         ('{"description": "", "provides": {}, "use": []}', "unknown key `use`.*did you mean `uses`"),
@@ -40,6 +40,16 @@ def test_a_wrong_file_of_a_plugin_is_named(tmp_path: Path, content: str, message
     file.write_text(content)
     with pytest.raises(InputError, match=f"(?s){file}: {message}"):
         plugins._read(file, "etplugins.new")
+
+
+STEPS_OF_CORE = {"switch": "export", "workaround": "export", "method_watch": "export", "lowering": "lower"}
+"""Groups that the core asks for in each program, with a step in which it does."""
+
+
+@EACH
+def test_a_plugin_that_each_program_runs_says_so(plugin: Plugin) -> None:
+    steps = {STEPS_OF_CORE[group] for group in plugin.provides if group in STEPS_OF_CORE}
+    assert steps <= {*plugin.always} <= {"plan", "export", "lower", "compare", "report"}
 
 
 @EACH

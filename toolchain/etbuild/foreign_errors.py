@@ -138,7 +138,7 @@ def system_error(error: BaseException) -> EtbuildError | None:
 def _import_error(error: ImportError) -> EtbuildError | None:
     """Our error for a package that cannot be imported. None for one of the driver's own modules: that is a bug."""
     name = error.name or ""
-    if not name or name.partition(".")[0] in ("etbuild", "etplugins"):
+    if not name or name.partition(".")[0] in ("etbuild", "etkit", "etplugins"):
         return None
     action = f"cannot import `{name}`"
     if isinstance(error, ModuleNotFoundError):

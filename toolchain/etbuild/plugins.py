@@ -101,8 +101,8 @@ def _read(file: Path, package: str) -> Plugin:
 
     try:
         content = json.loads(file.read_text("utf-8"))
-    except ValueError as error:
-        raise InputError.of(f"{file}: not JSON: {error}") from None
+    except (OSError, ValueError) as error:
+        raise InputError.of(f"{file}: cannot read the file of a plug-in: {error}") from None
     if not isinstance(content, dict) or not content.keys() >= {"description", "provides"}:
         raise InputError.of(f"{file}: expected an object with `description` and `provides`")
     for key, value in content.items():

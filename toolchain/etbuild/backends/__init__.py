@@ -184,9 +184,9 @@ def separable(names: Iterable[str]) -> bool:
     return all(get(name).separable for name in names)
 
 
-def compile_templates(names: Iterable[str]) -> bool:
-    """Returns whether methods with only these backends can be lowered without the content of weights."""
-    return all(get(name).compiles_templates for name in names)
+def compiles_weights(names: Iterable[str]) -> bool:
+    """Returns whether one of these backends may compile the content of weights into the methods that it takes."""
+    return not all(get(name).compiles_templates for name in names)
 
 
 def weight_functions(names: Iterable[str]) -> dict[str, WeightFunction]:

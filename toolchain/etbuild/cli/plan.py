@@ -34,7 +34,7 @@ _EXPECTATIONS = {
     "sharded": "tags with a shard size in the manifest",
 }
 
-_DERIVED = ("weights", "read_weights")  # keys of an export plan that are computed from other keys
+_DERIVED = ("leaves_weights", "weights")  # keys of an export plan that are computed from other keys
 _PLACES: dict[DocumentPath, DocumentPath] = {("runner", "said"): ("constant_methods",)}
 """The places in a manifest of those parts of an export plan that are elsewhere in the manifest."""
 

@@ -55,7 +55,7 @@ from etbuild.inputs.source_lines import NO_LINES, SourceLines
 from etbuild.inputs.sources import UsedSources, reached_sources
 from etbuild.model import written_tensors
 from etbuild.model.method_tensors import RecipeOf, carried
-from etbuild.model.module import named_tensors, weights_elsewhere
+from etbuild.model.module import named_tensors
 from etbuild.model.spilled_tensors import release
 from etbuild.model.stored_tensors import StoredTensors
 from etbuild.model.tensor_bytes import equal, flat_bytes
@@ -108,8 +108,8 @@ def write(directory: Path, export_plan: ExportPlan, export: NewExport) -> None:
         BuildError: A file cannot be written.
     """
     programs, used = export.programs, export.used
-    content, tensors = named_tensors(export.module), describe(export.module, export_plan.weights)
-    if export_plan.weights:
+    content, tensors = named_tensors(export.module), describe(export.module, export_plan.leaves_weights)
+    if export_plan.leaves_weights:
         _check_constants(programs, content)
     of_module: dict[str, object] = {}
     if export_plan.carries_content:
@@ -134,7 +134,7 @@ def write(directory: Path, export_plan: ExportPlan, export: NewExport) -> None:
     roots += export_plan.custom_ops.modules
     _copy_sources(directory, used if imports else reached_sources(used, roots))
     facts: dict[str, object] = {"tensors": [entry.facts() for entry in tensors], **of_module, "zeros": zeros}
-    if export_plan.weights and export_plan.model.huggingface is not None:
+    if export_plan.leaves_weights and export_plan.model.huggingface is not None:
         facts.update(_packing(export.module))
     _save_constants(directory, export.constants)
     _write_module(directory, {**facts, "imports": [*libraries, *imports]})
@@ -189,19 +189,6 @@ def write_plan(directory: Path, export_plan: ExportPlan, constants: dict[str, ob
     _write(directory, PLAN, canonical_json(export_plan.to_json()))
     _save_constants(directory, constants)
     _write_module(directory, {"tensors": [], "zeros": [], "imports": []})
-
-
-def reexport_reason(export_plan: ExportPlan, module: torch.nn.Module) -> str | None:
-    """The reason why the module must be exported together with its weights.
-
-    Args:
-        export_plan: The export plan.
-        module: The module.
-
-    Returns:
-        The reason, for users; None if methods can be saved without weights.
-    """
-    return weights_elsewhere(module) if export_plan.weights else None
 
 
 def _write_module(directory: Path, content: dict[str, object]) -> None:

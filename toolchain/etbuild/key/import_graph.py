@@ -29,7 +29,7 @@ def used_sources(inputs: Inputs, export_plan: ExportPlan, more: Iterable[tuple[s
     """
     packages = {"transformers"} if export_plan.model.huggingface is not None else set()
     for suffix in suffixes_of_plugins():
-        if any(entry.file.endswith(suffix) for entry in export_plan.read_weights):
+        if any(entry.file.endswith(suffix) for entry in export_plan.weights):
             packages |= {*plugins.group("tensor_file")[suffix].imports}
     used = UsedSources(packages=packages)
     problems = []

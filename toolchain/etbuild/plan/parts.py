@@ -677,11 +677,11 @@ class ExportMethod(Part):
         return self.quantize is not None or self.program is not None or "quantize" in self.from_recipe
 
     @property
-    def defers_quantization(self) -> bool:
-        """Whether what quantizes it looks at nothing but one weight at a time, so that the export need not know it."""
-        if self.quantize is None or self.program is not None or "quantize" in self.from_recipe:
-            return False
-        return not self.quantize.needs_content
+    def needs_content(self) -> bool:
+        """Whether its export needs the content of weights. What looks at one weight at a time can quantize it later."""
+        if self.program is not None or "quantize" in self.from_recipe:
+            return True
+        return self.quantize is not None and self.quantize.needs_content
 
     def leaves(self, path: DocumentPath) -> Iterator[tuple[Leaf, DocumentPath]]:
         """Every tensor and plain value of the inputs, with its place below `path`."""

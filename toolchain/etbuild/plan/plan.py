@@ -169,14 +169,15 @@ class Plan(Lowered):
     @cached_property
     def export_plan(self) -> ExportPlan:
         """The part of the plan that the export depends on."""
-        carried = any(method.carries_content and not method.defers_quantization for method in self.methods.values())
         suffixes = suffixes_of_plugins()
-        read = carried or any(entry.optional or entry.file.endswith(suffixes) for entry in self.model.weights)
+        read = any(method.needs_content for method in self.methods.values()) or any(
+            entry.optional or entry.file.endswith(suffixes) for entry in self.model.weights
+        )
         return self.as_part(
             ExportPlan,
             model=self.model.as_part(ModuleSource),
-            weights=bool(self.model.weights) and not read,
-            read_weights=self.model.weights if read else (),
+            leaves_weights=bool(self.model.weights) and not read,
+            weights=self.model.weights if read else (),
             adapters={name: adapter.config for name, adapter in self.model.adapters.items()},
             methods={name: method.as_part(ExportMethod) for name, method in self.methods.items()},
             recipe=self.recipe and self.recipe.call,
@@ -207,7 +208,7 @@ class Plan(Lowered):
     def lower_plan(self) -> LowerPlan:
         """The part of the plan that lowering depends on, besides the exported methods."""
         constants = self.constant_methods.items()
-        weights = self.model.weights if self.export_plan.weights else ()
+        weights = self.model.weights if self.export_plan.leaves_weights else ()
         return self.as_part(
             LowerPlan,
             weights=weights,

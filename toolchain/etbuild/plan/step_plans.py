@@ -85,7 +85,7 @@ def weights_place(weights: Weights, index: int) -> DocumentPath:
     """The place of a checkpoint in the manifest.
 
     Args:
-        weights: The `weights` of a lower plan, or the `read_weights` of an export plan.
+        weights: The `weights` of a plan.
         index: The number of the checkpoint.
     """
     return ("model", "weights", index) if len(weights) > 1 else ("model", "weights")
@@ -95,7 +95,7 @@ def weights_names(weights: Weights) -> dict[str, DocumentPath]:
     """The names of the checkpoints that contain the weights, each with the place that names it first.
 
     Args:
-        weights: The `weights` of a lower plan, or the `read_weights` of an export plan.
+        weights: The `weights` of a plan.
     """
     found: dict[str, DocumentPath] = {}
     for index, entry in enumerate(weights):
@@ -184,9 +184,9 @@ class ExportPlan(Document):
 
     Attributes:
         model: Where the module comes from.
-        weights: Whether lowering reads the weights from files. If so, the export leaves them out.
-        read_weights: The checkpoints that the export itself reads: the exported methods contain tensors made from them,
-            a checkpoint may lack some weights, or it is a GGUF file, which needs the module.
+        leaves_weights: Whether the export leaves the weights to lowering, which reads them from files.
+        weights: The checkpoints that the export itself reads: the exported methods contain tensors made from them, a
+            checkpoint may lack some weights, or it is a GGUF file, which needs the module.
         methods: The methods by name.
         custom_ops: Operators that do not belong to PyTorch.
         recipe: ExecuTorch's export recipe.
@@ -202,8 +202,8 @@ class ExportPlan(Document):
     _LEFT_OUT = ("runner", "adapters")
 
     model: ModuleSource
-    weights: bool
-    read_weights: Weights
+    leaves_weights: bool
+    weights: Weights
     methods: dict[Identifier, ExportMethod]
     custom_ops: CustomOps
     recipe: Annotated[RecipeCall, PluginKeys("recipe.call")] | None
@@ -227,7 +227,9 @@ class ExportPlan(Document):
     def may_be_packed(self) -> bool:
         """Whether the checkpoint may be packed: the configuration of transformers may say so, or a method keeps packed
         integers."""
-        return self.keeps_integers or (self.model.huggingface is not None and (self.weights or bool(self.read_weights)))
+        return self.keeps_integers or (
+            self.model.huggingface is not None and (self.leaves_weights or bool(self.weights))
+        )
 
     @cached_property
     def carries_content(self) -> bool:
@@ -252,7 +254,7 @@ class ExportPlan(Document):
         calibration data, exported programs, weights that it reads itself, shared libraries, and the configurations of
         a model and of adapters."""
         adapters = adapter_files(self.adapters, "config")
-        found = {**weights_names(self.read_weights), **self.custom_ops.library_names, **adapters}
+        found = {**weights_names(self.weights), **self.custom_ops.library_names, **adapters}
         if self.model.huggingface is not None:
             for file, place in self.model.huggingface.data_names.items():
                 found.setdefault(file, place)

@@ -41,8 +41,8 @@ def create_module(
     """
     from etbuild.model import module
 
-    read = (*export_plan.read_weights, *weights)
-    loaded = (export_plan.weights or bool(read)) and not any(entry.optional for entry in read)
+    read = (*export_plan.weights, *weights)
+    loaded = (export_plan.leaves_weights or bool(read)) and not any(entry.optional for entry in read)
     root = module.create(export_plan.model, context, loaded)
     if read:
         _load(root, export_plan, context, read, floats, in_place)
@@ -89,7 +89,7 @@ def _kept_weights(root: torch.nn.Module, export_plan: ExportPlan, packed: bool, 
     from etbuild.export import quantizers
     from etbuild.model.packing import packed_checkpoints
 
-    packed = packed or any(entry.file.endswith(suffixes_of_plugins()) for entry in export_plan.read_weights)
+    packed = packed or any(entry.file.endswith(suffixes_of_plugins()) for entry in export_plan.weights)
     kinds, unread = quantizers.of_weights().kept_weights(root, export_plan, packed, floats)
     return packed_checkpoints().keep(root, kinds, unread)
 

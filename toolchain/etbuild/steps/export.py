@@ -80,6 +80,7 @@ def _export(
         from etbuild.export import archive, quantizers
         from etbuild.export.node_sources import graphs_numbered
         from etbuild.model import packing
+        from etbuild.model.module import weights_elsewhere
         from etbuild.surroundings.random_seeds import seed
 
         seed(export_plan.model.seed)  # modules may draw random numbers during their import
@@ -95,9 +96,9 @@ def _export(
                 for line in packing.packed_checkpoints().notes(root, export_plan):
                     notes.add(line)
             computed = {**_contract(export_plan, root, inputs), **_constants(export_plan)}
-            reason = archive.reexport_reason(export_plan, root)
+            reason = weights_elsewhere(root) if export_plan.leaves_weights else None
             if reason is None:
-                modules = Modules(root, export_plan, deferred=export_plan.weights)
+                modules = Modules(root, export_plan, deferred=export_plan.leaves_weights)
                 try:
                     programs = export_methods(export_plan, modules, context)
                     lines = SourceLines.of_programs(programs, active_finder().name_of)
@@ -235,7 +236,7 @@ def tensors_of(
     from etbuild.model import weights_files
     from etbuild.model.method_tensors import carried
 
-    facts = weights_files.describe(root, export_plan.weights)
+    facts = weights_files.describe(root, export_plan.leaves_weights)
     return carried(programs, [entry.name for entry in facts])[0] if export_plan.carries_content else facts
 
 

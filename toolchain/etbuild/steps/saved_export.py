@@ -85,7 +85,7 @@ def needs_weights(lower_plan: MethodPlan) -> str | None:
     # Other people's code may change a weight in place, so that its content differs from its file.
     if (reason := looks_at_others(lower_plan)) is not None:
         return reason
-    return None if backends.compile_templates(lower_plan.backends) else "a backend compiles them"
+    return "a backend compiles them" if backends.compiles_weights(lower_plan.backends) else None
 
 
 def runs_code_of_others(plan: MethodPlan, saved: SavedExport) -> bool:

@@ -412,7 +412,7 @@ def _export(run: Pipeline) -> None:
         with run.stage("import ExecuTorch"):
             for part in imports:
                 part()
-    if request.plan.compare_plan.weights or request.plan.export_plan.read_weights:
+    if request.plan.compare_plan.weights or request.plan.export_plan.weights:
         # If the model has no files, it is unknown yet how much memory a second one takes.
         imports.append(run.comparison.start)
     plan, meanwhile = request.plan.export_plan, imports if run.options.jobs > 1 else []

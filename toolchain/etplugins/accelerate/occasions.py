@@ -38,8 +38,6 @@ def lowering(directory: Path | None = None, jobs: int = 1, notes: Notes | None =
     if not releases.fitting():
         yield
         return
-    from etplugins.accelerate.preprocess_in_parallel import preprocess_in_parallel
-
     with contextlib.ExitStack() as switches:
         switches.enter_context(entered(SWITCHES))
         if directory is not None:
@@ -48,6 +46,8 @@ def lowering(directory: Path | None = None, jobs: int = 1, notes: Notes | None =
             directory.mkdir(exist_ok=True)
             switches.enter_context(blobs_in_files(directory))
         if jobs > 1:
+            from etplugins.accelerate.preprocess_in_parallel import preprocess_in_parallel
+
             switches.enter_context(preprocess_in_parallel(jobs, notes))
         yield
 

@@ -100,7 +100,7 @@ def packing_of(module: torch.nn.Module) -> Packing | None:
 def notes(module: torch.nn.Module, export_plan: ExportPlan) -> list[str]:
     """A text for users that says what happens to the packed weights of a module."""
     found, lines = kept.of(module), [*kept.of(module).lines()]
-    reads = export_plan.weights or export_plan.read_weights
+    reads = export_plan.leaves_weights or export_plan.weights
     packed = packing_of(module) if reads and export_plan.model.huggingface is not None else None
     if packed is not None and not lines:
         again = ", and `quantize` quantizes them again" if export_plan.carries_content and not found.kinds else ""

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from etbuild import plugins, switches
+from etbuild import plugins, switches, workarounds
+from etbuild.guard.reads import guard
 from etbuild.key import code, toolchain
 from etbuild.surroundings.library_output import library_messages_off, stdout_for_results
 
@@ -58,6 +59,10 @@ def _import_step(step: str) -> None:
 def _warm_export() -> None:
     with _quiet_and_alone():
         _tiny_program()
+        guard()
+        workarounds.of_export()
+        for name in plugins.group("method_watch"):
+            plugins.load("method_watch", name)
 
 
 @functools.cache
@@ -77,6 +82,7 @@ def _warm_lowering() -> None:
         from etbuild.emit import emit_program  # noqa: F401
         from etbuild.lower import lower_methods
         from etbuild.plan.plan import from_manifest
+        from etbuild.steps.one_by_one import one_by_one
 
         method: Method = {
             "example_inputs": [{"shape": [1, 8]}],
@@ -84,6 +90,9 @@ def _warm_lowering() -> None:
         }
         manifest: Manifest = {"name": "tiny", "model": {"factory": "tiny:create"}, "methods": {"forward": method}}
         plan = from_manifest(manifest).lower_plan
+        workarounds.of_emission()
+        if (lowering := one_by_one()) is not None:
+            lowering.import_all()
         with switches.lowering():
             lower_methods.lower_programs(plan, {"forward": _tiny_program()}, {}).to_executorch()
 
