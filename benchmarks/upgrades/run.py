@@ -119,7 +119,7 @@ class Commit:
 
     def _in_action(self, step: str, plan: Plan) -> bool:
         of_rules, files = rules(), [path.removeprefix("toolchain/") for path in self.files]
-        named = [name for name in plan.plugins_of_target if of_rules["files_of_plugin"](files, name)]
+        named = [name for name in plan.plugins_of_target() if of_rules["files_of_plugin"](files, name)]
         return bool(named or of_rules["files_of_step"](files, step))
 
 

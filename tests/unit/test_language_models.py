@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from etbuild import plugins
 from etbuild.cli.main import main
 from etbuild.errors import InputError
 from etbuild.key.declared import Inputs
@@ -102,6 +103,18 @@ def test_what_a_task_writes_may_be_written_out(tmp_path: Path) -> None:
     explicit = {"class": "AutoModelForCausalLM", "attention": "custom_sdpa", "logits": "last"}
     short, long = wanted(kind="custom"), {**wanted(kind="custom", max_seq_length=64), **explicit}
     assert planned(tmp_path, short).to_json() == planned(tmp_path, long).to_json()
+
+
+def test_a_task_of_a_plugin_that_is_missing_is_an_error_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    depth_estimation.provide(monkeypatch)
+    monkeypatch.setattr(plugins.Plugin, "is_here", property(lambda self: self.name != "depth"))
+    with pytest.raises(InputError) as error:
+        planned(tmp_path, {"task": depth_estimation.NAME})
+    [problem] = error.value.problems
+    assert problem.path == ("model", "huggingface", "task")
+    assert "the program needs the plug-in `depth`" in problem.message
+    with pytest.raises(InputError, match="goes with the tasks"):  # the message lists the tasks that are here
+        planned(tmp_path, {"task": "image-classification", "max_source_length": 4})
 
 
 @pytest.mark.parametrize("kind", ["custom", "ring", "quantized"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from etbuild import backends, plugins
 from etbuild.cli.main import main
 from etbuild.errors import InputError, Position
 from etbuild.files import digests
@@ -174,6 +176,80 @@ def test_a_target_names_the_plugins_that_its_program_needs(
     with pytest.raises(InputError) as error:
         check_expectations(plan, expected)
     assert f"write `plugins = {edit}` into the BUILD file (`etbuild targets` does it)" in str(error.value)
+
+
+def present(monkeypatch: pytest.MonkeyPatch, names: set[str]) -> None:
+    """Of the plug-ins that targets name, only these have their code here, as in an action that plans."""
+    is_here = property(lambda self: not self.is_named or self.name in names)
+    monkeypatch.setattr(plugins.Plugin, "is_here", is_here)
+    monkeypatch.setattr(backends, "_built_in", inspect.unwrap(backends._built_in))
+
+
+METHOD = "{example_inputs: [{shape: [1]}]"
+FACTORY = 'model: {factory: "model:create"}\n'
+STANDING = {
+    "null of a method": (f"{FACTORY}methods: {{forward: {METHOD}, quantize: null}}}}\n", "quantize"),
+    "null of defaults": (f"{FACTORY}methods: {{forward: {METHOD}}}}}\ndefaults: {{quantize: null}}\n", "quantize"),
+    "exported methods": (
+        "methods: {forward: {program: net.pt2}}\ndefaults: {quantize: {torchao: [{config: int8}]}}\n",
+        "pt2_files,quantize",
+    ),
+    "partitioners that the methods replace": (
+        f"{FACTORY}methods: {{forward: {METHOD}, partitioners: [xnnpack]}}}}\ndefaults: {{partitioners: [vulkan]}}\n",
+        "vulkan",
+    ),
+    "quantizers that the methods replace": (
+        f"{FACTORY}methods: {{forward: {METHOD}, quantize: null}}}}\n"
+        "defaults: {quantize: {pt2e: {quantizers: [vulkan], calibration: example_inputs}}}\n",
+        "quantize,vulkan",
+    ),
+    "no adapters": (
+        f'model: {{factory: "model:create", adapters: {{}}}}\nmethods: {{forward: {METHOD}}}}}\n',
+        "lora",
+    ),
+}
+"""Manifests with sections and backends that planning reads, each with the plug-ins of its target."""
+
+
+@pytest.mark.parametrize("kind", STANDING)
+def test_a_target_names_the_plugins_of_what_stands_in_its_manifest(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keys, needed = STANDING[kind]
+    path = tmp_path / "model.yaml"
+    path.write_text(f"schema: executorch-model/v1\nname: net\n{keys}")
+    command = ["plan", str(path), "--plan", str(tmp_path / "plan.json")]
+    present(monkeypatch, {*needed.split(",")})
+    assert main([*command, f"--expect-plugins={needed}"]) == 0, capsys.readouterr().err
+    assert main([*command, "--expect-plugins="]) == 2
+    listed = ", ".join(f'"{name}"' for name in needed.split(","))
+    assert f"write `plugins = [{listed}]` into the BUILD file" in capsys.readouterr().err
+    present(monkeypatch, set())
+    assert main([*command, "--expect-plugins="]) == 2
+    told = capsys.readouterr().err
+    assert any(f'add "{name}" to `plugins`' in told for name in needed.split(","))
+
+
+@pytest.mark.parametrize(
+    ("keys", "here", "plugin", "place"),
+    [
+        ("runner: executorch-llm/v1", "", "transformers", "5:9: runner"),
+        ("recipe: qnn_fp16", "recipes", "qualcomm", "5:9: recipe"),
+        ("recipe: {name: qnn_fp16}", "recipes", "qualcomm", "5:16: recipe.name"),
+    ],
+)
+def test_a_plugin_that_is_missing_is_an_error_beside_others(
+    keys: str, here: str, plugin: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "model.yaml"
+    start = f"schema: executorch-model/v1\nname: net\n{FACTORY}methods: {{forward: {METHOD}}}}}\n{keys}\n"
+    path.write_text(f"{start}constant_methods: {{forward: 1}}\n")
+    present(monkeypatch, {here})
+    with pytest.raises(InputError) as error:
+        validate.load(path, "net.yaml")
+    first, second = (str(problem) for problem in error.value.problems)
+    assert first.startswith(f"net.yaml:{place}: the program needs the plug-in `{plugin}`")
+    assert second.startswith("net.yaml:6:")
 
 
 @pytest.mark.parametrize(

@@ -371,6 +371,21 @@ def test_a_program_that_may_use_any_backend_names_all_plugins(package: Path) -> 
     assert 'plugins = ["*"],' in generated(package)
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "plugin"),
+    [
+        ("[xnnpack]", "[xnnpack]\n  quantize: null", "quantize"),
+        ("decode: {", "decode: {quantize: null, ", "quantize"),
+        ("net.safetensors", "net.safetensors\n  adapters: {}", "lora"),
+    ],
+)
+def test_a_target_names_the_plugins_that_only_planning_needs(package: Path, old: str, new: str, plugin: str) -> None:
+    (package / "net.yaml").write_text(MANIFEST.replace(old, new))
+    after = generated(package)
+    assert f'plugins = ["{plugin}"],' in after
+    assert generated(package, after.replace(f'"{plugin}"', "")) == after
+
+
 def test_variants_name_the_plugins_that_differ(package: Path) -> None:
     lowered = {"gpu": "vulkan", "npu": "coreml", "same": "xnnpack"}
     variants = "".join(f"  {name}: {{defaults: {{partitioners: [{each}]}}}}\n" for name, each in lowered.items())

@@ -14,13 +14,13 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from etbuild.errors import InputError, Problem, did_you_mean
+from etbuild.errors import DocumentPath, InputError, Problem, did_you_mean
 
 ROOT = Path(__file__).parents[1]
 PLACES = ("etplugins", "etkit")
@@ -158,17 +158,22 @@ def group(name: str) -> dict[str, Plugin]:
     return {provided: plugin for plugin in plugins().values() for provided in plugin.provides.get(name, ())}
 
 
-def load(of_group: str, name: str) -> Any:
+def load(of_group: str, name: str, path: DocumentPath | None = None) -> Any:
     """Imports what a plug-in provides.
+
+    Args:
+        of_group: The group.
+        name: The name in the group.
+        path: The place in the manifest that names it, for the error; None if it is unknown.
 
     Raises:
         InputError: No plug-in here provides it.
     """
     plugin = group(of_group).get(name)
     if plugin is None:
-        raise InputError.of(f"no plug-in provides the {of_group.replace('_', ' ')} `{name}`")
+        raise InputError([Problem(f"no plug-in provides the {of_group.replace('_', ' ')} `{name}`", path)])
     if not plugin.is_here:
-        raise InputError([plugin.not_named()])
+        raise InputError([replace(plugin.not_named(), path=path)])
     module, _, attribute = plugin.provides[of_group][name].partition(":")
     imported = import_module(module)
     return getattr(imported, attribute) if attribute else imported

@@ -313,6 +313,15 @@ def check(name: str, options: Options, path: DocumentPath) -> list[Problem]:
         return [replace(problem, path=problem.path or path) for problem in error.problems]
 
 
+def check_here(name: str, path: DocumentPath) -> list[Problem]:
+    """Returns a problem if the code of the backend is missing to which what stands at `path` of a manifest lowers."""
+    try:
+        find(name)
+    except InputError as error:
+        return [replace(problem, path=path) for problem in error.problems]
+    return []
+
+
 def check_quantizer(name: str, options: Options, path: DocumentPath) -> list[Problem]:
     """Returns the problems of the quantizer entry at `path` of a manifest."""
     try:

@@ -22,6 +22,7 @@ from etbuild.cli.options import (
 from etbuild.errors import DocumentPath, InputError, Position, Positions, Problem
 
 if TYPE_CHECKING:
+    from etbuild.manifest.sections import Manifest
     from etbuild.plan.plan import Plan
 
 _EXPECTATIONS = {
@@ -80,9 +81,10 @@ def run(options: argparse.Namespace) -> int:
 
     if options.key_file is None and (options.depfile is not None or options.depfile_target is not None):
         raise InputError.of("--depfile and --depfile-target go with --key-file")
-    plan, positions = planning.read(options.manifest, options.manifest_name, options.variant, settings(options))
+    plan, manifest = planning.read(options.manifest, options.manifest_name, options.variant, settings(options))
+    positions = manifest.positions
     with locating(positions):
-        _check_expectations(plan, options)
+        _check_expectations(plan, manifest.data, options)
         if options.program_name is not None:
             plan = plan.replace(name=options.program_name)
         if options.same_export is not None:
@@ -118,7 +120,8 @@ def _write_key(options: argparse.Namespace, key: str, files: list[Path]) -> int:
     return 0
 
 
-def _check_expectations(plan: Plan, options: argparse.Namespace) -> None:
+def _check_expectations(plan: Plan, manifest: Manifest, options: argparse.Namespace) -> None:
+    from etbuild.manifest import plugin_sections
     from etbuild.plan.expectations import check_expectations, check_inputs, check_name, check_tokenizer
 
     if options.expect_name is not None:
@@ -136,6 +139,7 @@ def _check_expectations(plan: Plan, options: argparse.Namespace) -> None:
             "named_data": None if tags is None else [tag for tag in tags if tag not in sharded],
             "sharded_named_data": None if tags is None else sharded,
         },
+        plugin_sections.needed(manifest),
     )
     listed = _inputs_of_target(options.input)
     if options.expect_inputs:

@@ -51,6 +51,14 @@ def name_and_options(entry: str | sections.BackendEntry) -> tuple[str, sections.
     return (entry, {}) if isinstance(entry, str) else (entry["backend"], entry.get("options", {}))
 
 
+def names(manifest: sections.Manifest) -> set[str]:
+    """The names of all backends in lists of partitioners, also of those that no method uses."""
+    inherited = manifest.get("defaults", {}).get("partitioners", [])
+    lists = [inherited] if isinstance(inherited, list) else [*inherited.values()]
+    lists += [method.get("partitioners", []) for method in manifest.get("methods", {}).values()]
+    return {name_and_options(entry)[0] for entries in lists for entry in entries}
+
+
 def at_name(problems: list[Problem], entry: str | sections.BackendEntry, path: DocumentPath) -> Iterator[Problem]:
     """Yields the problems. Those of the whole entry get the place of its name."""
     name_path = (*path, "backend") if isinstance(entry, dict) else path

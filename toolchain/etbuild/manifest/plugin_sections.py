@@ -13,6 +13,7 @@ from typing import Any
 
 from etbuild import plugins
 from etbuild.errors import DocumentPath, InputError, Problem
+from etbuild.manifest import partitioners
 from etbuild.manifest.sections import Manifest
 
 _GROUP = "manifest_section"
@@ -40,6 +41,11 @@ class Section:
         del manifest
         return ()
 
+    def backends(self, manifest: Manifest) -> Iterable[str]:
+        """The names of the backends in the section, also where no method uses it."""
+        del manifest
+        return ()
+
     def normalized(self, manifest: Manifest) -> Manifest:
         """A completed and checked manifest, with all values that the section needs."""
         return manifest
@@ -64,13 +70,31 @@ def check(manifest: Manifest) -> Iterator[Problem]:
     for section in _sections(manifest):
         yield from section.check(manifest)
     if "runner" in manifest:
-        yield from plugins.load("runner", manifest["runner"])(manifest)
+        try:
+            problems = plugins.load("runner", manifest["runner"], ("runner",))(manifest)
+        except InputError as error:  # its plug-in is not here
+            problems = error.problems
+        yield from problems
 
 
 def weights(manifest: Manifest) -> Iterator[str]:
     """Yields the names of the files with weights that the sections of plug-ins imply."""
     for section in _sections(manifest):
         yield from section.weights(manifest)
+
+
+def needed(manifest: Manifest) -> set[str]:
+    """The packages of the plug-ins whose sections and backends stand in a checked manifest.
+
+    Planning needs their code. The plan itself may use fewer, for example if each method replaces what `defaults` says.
+    """
+    manifest = completed(manifest)
+    named = partitioners.names(manifest)
+    for section in _sections(manifest):
+        named.update(section.backends(manifest))
+    sections, provided = plugins.group(_GROUP), plugins.group("backend")
+    of_backends = {provided[name].package for name in named & provided.keys()}
+    return of_backends | {sections[place].package for place in _standing(manifest)}
 
 
 def normalized(manifest: Manifest) -> Manifest:
@@ -83,12 +107,16 @@ def normalized(manifest: Manifest) -> Manifest:
 
 def _sections(manifest: Manifest) -> list[Section]:
     """The plug-ins' functions for the sections of a manifest. One may have several places."""
-    group = plugins.group(_GROUP)
-    found = {place: paths for place in group if (paths := [*_found(manifest, place.split("."))])}
+    group, found = plugins.group(_GROUP), _standing(manifest)
     absent = {group[place].name: (group[place], found[place][0]) for place in found if not group[place].is_here}
     if absent:
         raise InputError([replace(each.not_named(), path=path, at_key=True) for each, path in absent.values()])
     return [section() for section in dict.fromkeys(plugins.load(_GROUP, place) for place in found)]
+
+
+def _standing(manifest: Manifest) -> dict[str, list[DocumentPath]]:
+    """The places of plug-ins that a manifest has, each with its paths."""
+    return {place: paths for place in plugins.group(_GROUP) if (paths := [*_found(manifest, place.split("."))])}
 
 
 def _found(part: Mapping[str, Any], keys: list[str]) -> Iterator[DocumentPath]:

@@ -54,13 +54,14 @@ INPUTS: Mapping[str, InputAttribute] = {
 """The attributes of the rule that hold files, besides sources. `make reference` writes them for the rules."""
 
 
-def check_expectations(plan: Plan, expected: dict[str, list[str] | None]) -> None:
+def check_expectations(plan: Plan, expected: dict[str, list[str] | None], needed: Collection[str] = ()) -> None:
     """Compares the attributes of a build rule with the manifest.
 
     Args:
         plan: The plan.
         expected: For each attribute of the rule (`methods`, `backends`, `plugins`, `named_data`, `sharded_named_data`)
             its values; None if the rule does not set it.
+        needed: The packages of the plug-ins that planning needs.
 
     Raises:
         InputError: They differ. The error says what to write into the BUILD file.
@@ -69,7 +70,7 @@ def check_expectations(plan: Plan, expected: dict[str, list[str] | None]) -> Non
     actual = {
         "methods": sorted(plan.methods),
         "backends": plan.backends,
-        "plugins": plugins_to_list(plan, listed, has_backends),
+        "plugins": plugins_to_list(plan, needed, listed, has_backends),
         "named_data": [tag for tag in plan.tags if tag not in plan.sharded_tags],
         "sharded_named_data": plan.sharded_tags,
     }
@@ -85,17 +86,18 @@ def check_expectations(plan: Plan, expected: dict[str, list[str] | None]) -> Non
         raise InputError(problems)
 
 
-def plugins_to_list(plan: Plan, listed: Collection[str], has_backends: bool) -> list[str]:
+def plugins_to_list(plan: Plan, needed: Collection[str], listed: Collection[str], has_backends: bool) -> list[str]:
     """The `plugins` of a target that has listed these.
 
     Args:
         plan: The plan.
+        needed: The packages of the plug-ins that planning needs.
         listed: What it lists.
         has_backends: Whether it lists its `backends`. Then these stand for their plug-ins, which it need not list.
     """
     provided = plugins.group("backend")
     implied = {provided[backend].name for backend in plan.backends if has_backends and backend in provided}
-    return [name for name in plan.plugins_of_target if name in listed or name not in implied]
+    return [name for name in plan.plugins_of_target(needed) if name in listed or name not in implied]
 
 
 _PLACES: Mapping[str, DocumentPath] = {"backends": (), "plugins": (), "sharded_named_data": ("named_data",)}

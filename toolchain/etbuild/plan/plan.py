@@ -7,6 +7,7 @@ in `Plan`: they are read at the end, so a change of them lowers nothing again.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cached_property
 from pathlib import PurePath
 from typing import Annotated
@@ -128,12 +129,15 @@ class Plan(Lowered):
         found += [plugin for plugin in plugins.plugins().values() if step in plugin.always]
         return frozenset(plugin.package for plugin in found if plugin is not None)
 
-    @property
-    def plugins_of_target(self) -> list[str]:
-        """The names of the plug-ins that a target of this program names; `*` if it may use any backend."""
+    def plugins_of_target(self, needed: Iterable[str] = ()) -> list[str]:
+        """The names of the plug-ins that a target of this program names; `*` if it may use any backend.
+
+        Args:
+            needed: The packages of the plug-ins that planning needs: `plugin_sections.needed`.
+        """
         if backends.calls_any(self.used_backends):
             return [plugins.ANY]
-        used = plugins.with_used(self.plugins_of("export") | self.plugins_of("lower"))
+        used = plugins.with_used(self.plugins_of("export") | self.plugins_of("lower") | {*needed})
         return [plugin.name for plugin in used if plugin.is_named]
 
     @property

@@ -15,8 +15,10 @@ from etbuild.plan.positions import positions_to_json
 Positions = dict[DocumentPath, Position]
 
 
-def read(manifest: Path, shown: str | None, variant: str | None, settings: Mapping[str, Any]) -> tuple[Plan, Positions]:
-    """The plan of a manifest, and the position of each value in it.
+def read(
+    manifest: Path, shown: str | None, variant: str | None, settings: Mapping[str, Any]
+) -> tuple[Plan, validate.Manifest]:
+    """The plan of a manifest, and the manifest.
 
     Args:
         manifest: The file.
@@ -29,7 +31,7 @@ def read(manifest: Path, shown: str | None, variant: str | None, settings: Mappi
     """
     loaded = validate.load(manifest, shown, variant, settings)
     with locating(loaded.positions):
-        return from_manifest(loaded.data), loaded.positions
+        return from_manifest(loaded.data), loaded
 
 
 def contents(plan: Plan, positions: Positions) -> dict[str, Any]:

@@ -25,6 +25,13 @@ class QuantizeSection(Section):
             yield from _check_quantize(method.get("quantize"), ("methods", name, "quantize"), has_recipe)
         yield from _check_quantizers_fit(manifest)
 
+    def backends(self, manifest: Manifest) -> Iterator[str]:
+        """Yields the name of the backend of each quantizer."""
+        parts = (manifest.get("defaults", {}), *manifest.get("methods", {}).values())
+        for quantize in (part.get("quantize") for part in parts):
+            for entry in (quantize or {}).get("pt2e", {}).get("quantizers", []):
+                yield name_and_options(entry)[0]
+
     def normalized(self, manifest: Manifest) -> Manifest:
         """The manifest with a calibration wherever it names quantizers."""
         defaults, methods = manifest.get("defaults", {}), manifest["methods"]

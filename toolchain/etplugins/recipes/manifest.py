@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from etbuild import backends
 from etbuild.errors import DocumentPath, Problem, did_you_mean
 from etbuild.manifest.plugin_sections import Section
 from etbuild.manifest.sections import Manifest
@@ -14,12 +15,16 @@ class RecipeSection(Section):
     """The export recipe that a program starts from."""
 
     def check(self, manifest: Manifest) -> Iterator[Problem]:
-        """Yields a problem if ExecuTorch has no such recipe."""
+        """Yields a problem if ExecuTorch has no such recipe, or if a backend of the recipe is not here."""
         recipe = manifest["recipe"]
         name = recipe.get("name") if isinstance(recipe, dict) else recipe
-        if isinstance(name, str) and ":" not in name and name not in NAMES:
-            path: DocumentPath = ("recipe", "name") if isinstance(recipe, dict) else ("recipe",)
+        path: DocumentPath = ("recipe", "name") if isinstance(recipe, dict) else ("recipe",)
+        if not isinstance(name, str):
+            return
+        if ":" not in name and name not in NAMES:
             yield Problem(f"unknown recipe `{name}`", path, did_you_mean(name, NAMES))
+        for backend in NAMES.get(name, ()):
+            yield from backends.check_here(backend, path)
 
     def normalized(self, manifest: Manifest) -> Manifest:
         """The manifest with the fields of ExecuTorch's configurations that it sets itself."""

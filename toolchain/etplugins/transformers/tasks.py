@@ -210,14 +210,14 @@ class _Tasks(Mapping[str, Task]):
     def __getitem__(self, name: str) -> Task:
         if name in _OWN:
             return _OWN[name]
-        task: Task = plugins.load("task", name)
+        task: Task = plugins.load("task", name, ("model", "huggingface", "task"))
         return task
 
     def __iter__(self) -> Iterator[str]:
-        return iter([*_OWN, *plugins.group("task")])
+        return iter([*_OWN, *(name for name, each in plugins.group("task").items() if each.is_here)])
 
     def __len__(self) -> int:
-        return len(_OWN) + len(plugins.group("task"))
+        return sum(1 for _ in self)
 
 
 TASKS = _Tasks()

@@ -513,7 +513,7 @@ def _values(wanted: Wanted, attribute: str, has: list[str] | None, has_backends:
     """What a target says that has these values now. `*` stands for all plug-ins, so it stays."""
     if attribute != "plugins" or has is None:
         return wanted.lists[attribute]
-    return has if has == [plugins.ANY] else plugins_to_list(wanted.plan, has, has_backends)
+    return has if has == [plugins.ANY] else plugins_to_list(wanted.plan, wanted.needed, has, has_backends)
 
 
 _PROGRAMS = {"executorch_checkpoints", "executorch_program", "executorch_programs"}

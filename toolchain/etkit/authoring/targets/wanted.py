@@ -12,7 +12,7 @@ from typing import Any
 from etbuild.errors import EtbuildError
 from etbuild.files.weights_suffixes import INDEX_SUFFIXES
 from etbuild.key.declared import Inputs
-from etbuild.manifest import validate
+from etbuild.manifest import plugin_sections, validate
 from etbuild.manifest.positions import locating
 from etbuild.plan.expectations import INPUTS
 from etbuild.plan.plan import Plan, from_manifest
@@ -28,6 +28,7 @@ class Wanted:
         files: The names of the files, by attribute.
         export: What the export depends on, as JSON.
         plan: The plan.
+        needed: The packages of the plug-ins that planning needs.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Wanted:
     files: dict[str, list[str]]
     export: dict[str, Any]
     plan: Plan
+    needed: set[str]
 
 
 def load(manifest: Path, variant: str | None, settings: Mapping[str, str]) -> Wanted:
@@ -45,7 +47,7 @@ def load(manifest: Path, variant: str | None, settings: Mapping[str, str]) -> Wa
     """
     [loaded] = validate.load_each(manifest, None, [variant], settings)
     with locating(loaded.positions):
-        plan = from_manifest(loaded.data)
+        plan, needed = from_manifest(loaded.data), plugin_sections.needed(loaded.data)
     named = {attribute: row.names(plan) for attribute, row in INPUTS.items()}
     named["weights"] = {name: place for name, place in named["weights"].items() if name not in named["data"]}
     return Wanted(
@@ -53,13 +55,14 @@ def load(manifest: Path, variant: str | None, settings: Mapping[str, str]) -> Wa
         {
             "backends": plan.backends,
             "methods": sorted(plan.methods),
-            "plugins": plan.plugins_of_target,
+            "plugins": plan.plugins_of_target(needed),
             "named_data": [tag for tag in plan.tags if tag not in plan.sharded_tags],
             "sharded_named_data": plan.sharded_tags,
         },
         {attribute: sorted(set(_with_shards(manifest.parent, names))) for attribute, names in named.items()},
         plan.export_plan.to_json(),
         plan,
+        needed,
     )
 
 
