@@ -6,6 +6,7 @@ installed ones by itself.
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import sys
@@ -14,6 +15,7 @@ from typing import Any, NoReturn
 
 _SUPERVISED = "--supervised="
 _WORKER = ["--persistent_worker"]
+_WARM = "--warm-server="
 _OTHER_PROTOCOL = """\
 error: Buck2 started a local worker, which speaks gRPC; this one speaks Bazel's protocol, for remote executors
     set `use_persistent_workers = False` for this execution platform, or leave `worker` out of `executorch_toolchain`"""
@@ -34,11 +36,15 @@ def main() -> int:
     if arguments == _WORKER or arguments[:1] == ["watch"]:
         _restart(arguments)
     if arguments == _WORKER:
-        import etbuild.cli.main  # noqa: F401 - once, and not in the fork of each request
         from etbuild import plugins
 
         code: int = plugins.load("server", "persistent_worker")(_run)
         return code
+    if arguments and arguments[0].startswith(_WARM):
+        from etbuild import plugins
+
+        socket = Path(arguments[0].removeprefix(_WARM))
+        return int(plugins.load("starter", "server")(functools.partial(_run, tell_interrupt=lambda: None), socket))
     if arguments and arguments[0].startswith(_SUPERVISED):
         from etbuild.processes.supervisor import work_for_parent
 
@@ -46,7 +52,7 @@ def main() -> int:
         # The parent knows why this process is interrupted, and prints the message.
         work_for_parent(descriptor, handed, lambda: _run(arguments, tell_interrupt=lambda: None))
     try:
-        code = _run(arguments, restart=lambda limit: _supervise(arguments, limit))
+        code = _run(arguments, restart=lambda limit, warm: _supervise(arguments, limit, warm))
     except SystemExit as asked:  # raised by the parser of the command line
         code = asked.code if isinstance(asked.code, int) else 1
     return _end(code)
@@ -75,10 +81,10 @@ def _current_directory() -> str:
         return ""
 
 
-def _supervise(arguments: list[str], limit: float | None) -> None:
+def _supervise(arguments: list[str], limit: float | None, warm: bool) -> None:
     from etbuild.processes.supervisor import supervise
 
-    supervise(f"{_SUPERVISED}{{}},{{}}", arguments, limit)
+    supervise(f"{_SUPERVISED}{{}},{{}}", arguments, limit, warm)
 
 
 def _restart(arguments: list[str]) -> None:

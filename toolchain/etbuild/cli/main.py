@@ -44,7 +44,7 @@ def _tell_interrupt() -> None:
 
 def main(
     arguments: Sequence[str] | None = None,
-    restart: Callable[[float | None], None] = lambda limit: None,
+    restart: Callable[[float | None, bool], None] = lambda limit, warm: None,
     tell_interrupt: Callable[[], None] = _tell_interrupt,
     interrupts: Interrupts | None = None,
 ) -> int:
@@ -52,8 +52,9 @@ def main(
 
     Args:
         arguments: The arguments of the command. Default: those of the process.
-        restart: Verbs that build call it before they import torch, with the time limit of the build in seconds. It runs
-            the command in a process with a fixed environment, unless the current process is already such a process.
+        restart: Verbs that build call it before they import torch, with the time limit of the build in seconds, and
+            whether a process that an earlier build left behind may run it. It runs the command in a process with a
+            fixed environment, unless the current process is already such a process.
         tell_interrupt: Called after a signal ended the command. It prints a message.
         interrupts: A context that handles signals while the command runs. None: the caller handles them.
 
@@ -72,7 +73,7 @@ def main(
             interrupts.install()
         words = _expand(list(sys.argv[1:] if arguments is None else arguments))
         _parse(_without_rule(words, options), options)
-        options.restart = partial(restart, getattr(options, "timeout", None))
+        options.restart = partial(restart, getattr(options, "timeout", None), getattr(options, "warm", False))
         code = _run(options)
         sys.stdout.flush()
         interrupts.over = True

@@ -11,16 +11,13 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from etbuild.errors import INTERRUPTED, BuildError, Elsewhere, Problem, check_current_directory
 from etbuild.processes.build_status import GRACE_SECONDS, Slate, how_it_ended, in_words, work
 from etbuild.processes.ending import STOPPING, blocked
-
-if TYPE_CHECKING:
-    from subprocess import Popen
 
 _LONGEST_SLEEP_SECONDS = 1.0  # a write to the slate sends no signal, so the slate is checked this often
 _WORK = {"bench": "the benchmark"}  # the work of verbs that do not build
@@ -49,7 +46,7 @@ def work_for_parent(descriptor: int, handed: int, run: Callable[[], int]) -> NoR
 class _Watched:
     """A watched process, and the status that it writes."""
 
-    process: Popen[bytes]
+    process: Process
     slate: Slate
     kill_at: float | None = None  # by the monotonic clock; None while it may continue
     interrupted: bool = False  # a signal has asked the watching process to end
@@ -64,7 +61,39 @@ class _Watched:
             self.process.terminate()
 
 
-def supervise(option: str, arguments: list[str], limit: float | None) -> NoReturn:
+class Process(Protocol):
+    """A process that runs a command: one of `subprocess.Popen`, or one that another process has forked."""
+
+    pid: int
+    returncode: Any  # as that of `Popen`
+
+    def poll(self) -> int | None:
+        """How it ended; None while it runs."""
+
+    def wait(self) -> int:
+        """Waits until it has ended."""
+
+    def terminate(self) -> None:
+        """Asks it to end."""
+
+    def kill(self) -> None:
+        """Ends it at once."""
+
+
+class Starter(Protocol):
+    """What lets another process of this user run a command, and leaves such a process behind."""
+
+    def start(
+        self, arguments: Sequence[str], variables: Mapping[str, str], descriptors: Sequence[int]
+    ) -> Process | None:
+        """Starts a command with these variables. The descriptors are the slate and what is handed over. None: there is
+        no process that can run it."""
+
+    def leave(self, variables: Mapping[str, str]) -> None:
+        """Leaves a process behind that can run commands with these variables, if there is none."""
+
+
+def supervise(option: str, arguments: list[str], limit: float | None, warm: bool) -> NoReturn:
     """Runs this process's command in a new process with fixed surroundings, and watches it.
 
     Args:
@@ -72,6 +101,7 @@ def supervise(option: str, arguments: list[str], limit: float | None) -> NoRetur
             `{},{}` in it stands for them.
         arguments: The arguments of the command.
         limit: The time limit in seconds; None for no limit.
+        warm: Whether a process that an earlier build left behind may run the command.
 
     Raises:
         Elsewhere: The new process has reached its end. This is the usual case.
@@ -81,6 +111,7 @@ def supervise(option: str, arguments: list[str], limit: float | None) -> NoRetur
     """
     import subprocess
 
+    from etbuild import plugins
     from etbuild.files.scratch import remove_left
     from etbuild.processes import handover, sandbox
     from etbuild.surroundings import environment
@@ -92,9 +123,12 @@ def supervise(option: str, arguments: list[str], limit: float | None) -> NoRetur
     slate = Slate.new()
     descriptors = [slate.descriptor, handover.give()]
     command = environment.command([option.format(*descriptors), *arguments])
+    variables = environment.environment()
+    starter: Starter | None = plugins.load("starter", "warm") if warm and "warm" in plugins.group("starter") else None
     sandbox.adopt_orphans()
     with blocked(*STOPPING, signal.SIGCHLD):  # here they wait for `_watch`, and in the new process for its handlers
-        process = subprocess.Popen(command, env=environment.environment(), pass_fds=descriptors)
+        process = starter.start(arguments, variables, descriptors) if starter is not None else None
+        process = process or subprocess.Popen(command, env=variables, pass_fds=descriptors)
         watched = _Watched(process, slate)
         try:
             _watch(watched, limit)
@@ -104,6 +138,8 @@ def supervise(option: str, arguments: list[str], limit: float | None) -> NoRetur
             sandbox.end_orphans()
             remove_left(slate.left())
     code = slate.code(process.pid)
+    if code == 0 and starter is not None:
+        starter.leave(variables)
     if code == 0 or (code not in (None, INTERRUPTED) and not watched.late):
         raise Elsewhere(code)
     if watched.interrupted or (code == INTERRUPTED and not watched.late):

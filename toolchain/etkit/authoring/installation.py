@@ -63,6 +63,7 @@ def findings(cache: Path | None) -> Iterator[Finding]:
     yield from map(_backend, sorted(backends.known()))
     yield from map(_build_system, _BUILD_SYSTEMS)
     yield _landlock()
+    yield _warm()
     yield from _cache(cache)
     yield from _space()
 
@@ -168,6 +169,16 @@ def _landlock() -> Finding:
     why = f"{landlock.OFF} is set" if os.environ.get(landlock.OFF) else "this kernel has no Landlock"
     advice = "builds refuse only what Python opens: the page 'What a model reads' lists the rest"
     return Finding("undeclared files", ABSENT, f"landlock: {why}", advice)
+
+
+def _warm() -> Finding:
+    """The warm processes of this user."""
+    from etkit.warm import client, place
+
+    number = len([path for path in place.sockets() if client.ask(path, {})])
+    if number:
+        return Finding("warm processes", GOOD, f"{number}, which builds fork from (`etbuild server stop` ends them)")
+    return Finding("warm processes", ABSENT, "warm process: none", "a build on the command line leaves one behind")
 
 
 def _cache(directory: Path | None) -> Iterator[Finding]:

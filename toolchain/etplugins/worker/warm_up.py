@@ -37,7 +37,7 @@ def warm(verb: str) -> None:
     if verb in ("export", "lower", "compare", "build"):
         toolchain.check_installed()
         _warm_export()
-    if verb == "compare":
+    if verb in ("compare", "build"):
         _warm_comparison()
     if verb in ("lower", "build"):
         _warm_lowering()

@@ -81,6 +81,12 @@ def add(verbs: Any) -> None:
     add_value(
         parser, "--timeout SECONDS", "stop a build that takes longer, and name the stage that was running", type=seconds
     )
+    parser.add_argument(
+        "--no-server",
+        dest="warm",
+        action="store_false",
+        help="start cold, and leave no process behind that starts later builds faster",
+    )
     add_flag(parser, "--json", "print the artifacts, and which results are from the cache, as JSON")
 
 
