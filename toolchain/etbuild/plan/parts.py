@@ -412,7 +412,7 @@ class Recipe(RecipeCall, Protocol):
 
     @property
     def call(self) -> RecipeCall:
-        """The recipe alone."""
+        """The recipe without what the plan adds to it."""
 
 
 class Runner(Part):

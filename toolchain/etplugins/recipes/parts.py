@@ -46,5 +46,5 @@ class Recipe(RecipeCall):
 
     @property
     def call(self) -> RecipeCall:
-        """The recipe alone."""
+        """The recipe without what the plan adds to it."""
         return self.as_part(RecipeCall)
