@@ -212,7 +212,7 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)  # `nohup` ignores it
 interrupts = Interrupts()
 interrupts.install()
 
-def restart(limit):
+def restart(limit, warm):
     try:
         os.kill(os.getpid(), int(sys.argv[2]))
     except KeyboardInterrupt:

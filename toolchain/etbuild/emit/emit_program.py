@@ -74,6 +74,10 @@ def write_program(lower_plan: LowerPlan, parts: Sequence[Emitted], shards: dict[
     segments = named_data.program_alignment(store, alignment)
     serializer = FlatTensorSerializer(FlatTensorConfig(segment_alignment=segments))
     output = merge(parts, lower_plan.constant_methods)
+    if not config.extract_delegate_segments:  # ExecuTorch takes such data from memory only
+        for delegate in output.program.backend_delegate_data:
+            if releases.is_file_backed(delegate.data):
+                delegate.data = delegate.data.to_bytes()
     constants = [releases.sha256_of(each.storage).hex() for each in output.program.constant_buffer if each.storage]
     with wrap_errors(lambda error: from_exception(error, BuildError, ("methods",), "writing the program")):
         content, files = serialize_for_executorch(
