@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -15,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from etbuild.processes.build_status import Slate
+from etkit.warm import client, messages
 from tests.helpers.commands import command
 from tests.helpers.worker_client import WAIT_SECONDS, wait_until
 
@@ -215,6 +218,21 @@ def test_it_ends_when_nobody_builds_for_a_while(tmp_path: Path) -> None:
     process, path = _serve(tmp_path, 0.5)
     assert process.wait(WAIT_SECONDS) == 0
     assert not path.exists()
+
+
+def test_a_fork_that_cannot_begin_ends_and_serves_nobody(tmp_path: Path) -> None:
+    process, path = _serve(tmp_path, 100)
+    wait_until(path.exists, WAIT_SECONDS)
+    slate, nothing = Slate.new(), os.open(os.devnull, os.O_RDWR)
+    here = os.open(tmp_path, os.O_RDONLY)
+    with socket.socket(socket.AF_UNIX) as channel:
+        channel.connect(str(path))
+        wrong = nothing  # in place of what the watching process hands over
+        messages.send(channel, {"arguments": [], "variables": {}}, [*[nothing] * 3, here, slate.descriptor, wrong])
+        assert messages.receive(channel)[0]["pid"] != process.pid
+        assert messages.receive(channel)[0] == {"code": 1}
+    assert client.ask(path, {"stop": True}) == {"pid": process.pid, "builds": 0}
+    assert process.wait(WAIT_SECONDS) == 0
 
 
 def test_it_ends_when_something_is_installed(tmp_path: Path) -> None:

@@ -35,12 +35,15 @@ def main() -> int:
         return 2
     if arguments == _WORKER or arguments[:1] == ["watch"]:
         _restart(arguments)
+    is_warm = bool(arguments) and arguments[0].startswith(_WARM)
+    if arguments == _WORKER or is_warm:
+        import etbuild.cli.main  # noqa: F401 - once, and not in the fork of each request
     if arguments == _WORKER:
         from etbuild import plugins
 
         code: int = plugins.load("server", "persistent_worker")(_run)
         return code
-    if arguments and arguments[0].startswith(_WARM):
+    if is_warm:
         from etbuild import plugins
 
         socket = Path(arguments[0].removeprefix(_WARM))

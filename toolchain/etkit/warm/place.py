@@ -6,6 +6,7 @@ same rights and limits, the same namespaces, interpreter and packages, and the s
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -48,13 +49,19 @@ def socket_of(environment: Mapping[str, str]) -> Path | None:
         environment: The variables of the build.
     """
     found = directory()
-    return found and found / f"{_identity(environment)}{SUFFIX}"
+    with contextlib.suppress(OSError):  # without `/proc`, nobody can tell processes apart
+        return found and found / f"{_identity(environment)}{SUFFIX}"
+    return None
 
 
 def sockets() -> list[Path]:
     """The sockets of all warm processes of this user, from the oldest on, also of those that were killed."""
     found = directory()
-    return sorted(found.glob(f"*{SUFFIX}"), key=lambda path: path.lstat().st_mtime) if found else []
+    times = {}
+    for path in found.glob(f"*{SUFFIX}") if found else ():
+        with contextlib.suppress(FileNotFoundError):  # its process has just ended
+            times[path] = path.lstat().st_mtime
+    return sorted(times, key=times.__getitem__)
 
 
 def _identity(environment: Mapping[str, str]) -> str:

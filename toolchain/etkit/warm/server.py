@@ -99,6 +99,7 @@ def serve(run: Run, path: Path) -> int:
     sandbox.adopt_orphans()
     server: _Server | None = None
     try:
+        os.close(os.pidfd_open(os.getpid()))  # ends this process at once where the kernel has no such call
         began = time.time_ns()
         warm("build")
         with socket.socket(socket.AF_UNIX) as listener:
@@ -202,16 +203,18 @@ class _Server:
         with blocked(*STOPPING):  # a signal between the fork and its entry in `builds` would lose the fork
             pid = os.fork()
             if pid == 0:
-                self._work(parent, channel, message, descriptors)
+                try:
+                    self._work(parent, channel, message, descriptors)
+                finally:  # a fork must not go on as a second server, whatever happens
+                    os._exit(1)
             with contextlib.suppress(OSError):  # both processes do this, and the second call may fail
                 os.setpgid(pid, pid)
             self.builds[channel.fileno()] = _Build(channel, pid, Slate(os.dup(descriptors[4])))
         self.poll.register(channel, select.POLLIN)
         process = os.pidfd_open(pid)
-        try:
+        with contextlib.suppress(OSError):  # whoever asked is gone: then the build is interrupted
             messages.send(channel, {"pid": pid}, [process])
-        finally:
-            os.close(process)
+        os.close(process)
 
     def _work(
         self, parent: int, channel: socket.socket, message: dict[str, object], descriptors: list[int]
