@@ -144,7 +144,7 @@ def command_line(checkout: Path, scratch: Path) -> dict[str, tuple[str, float]]:
         said = json.loads(done.output[done.output.index("{") :])
         steps = [step for step, how in said["steps"].items() if how == "run"]
         found[edit.name] = (", ".join(steps) or "nothing", done.wall)
-        print(f"{edit.name:34} {found[edit.name][0]:24} {done.seconds:6.2f} s", flush=True)
+        print(f"{edit.name:34} {found[edit.name][0]:24} {done.wall:6.2f} s", flush=True)
     return found
 
 

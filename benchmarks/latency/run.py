@@ -66,7 +66,7 @@ def rows(name: str, other: str, programs: tuple[Path, Path], runs: int, seconds:
         yield found
         return
     bench = [*ETBUILD, "bench", programs[0], "--against", programs[1], "--runs", str(runs), "--seconds", str(seconds)]
-    done = subprocess.run([*bench, "--json"], capture_output=True, text=True, check=False)
+    done = subprocess.run([*map(str, bench), "--json"], capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(done.stderr)
     for phase in json.loads(done.stdout)["phases"]:
