@@ -306,7 +306,7 @@ def test_content_that_becomes_equal_is_written_once() -> None:
     part = Emitted([], pair, pair, [], [], {}, [], {}, False, {}, {})
     for bound, length in ((False, 3), (True, 2)):
         merged = merge([replace(part, bound=bound)], {})
-        assert [len(merged.program.constant_buffer), len(merged.mutable_data)] == [length, length]
+        assert [len(merged.program.constant_buffer), len(merged.mutable_data or ())] == [length, length]
 
 
 PARTS: dict[str, Callable[[bytes], object]] = {

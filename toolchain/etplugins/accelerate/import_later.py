@@ -78,7 +78,7 @@ def _run(module: ModuleType) -> None:
                 exec(state.code, vars(module))
             finally:
                 state.runs = spec._initializing = False
-            module.__class__ = ModuleType
+            object.__setattr__(module, "__class__", ModuleType)
             for stand_in in state.stand_ins:
                 _real(stand_in)
 
@@ -142,9 +142,13 @@ for _name in ("call", "eq", "ne", "contains", "getitem", "or_", "index"):
     setattr(_StandIn, f"__{_name.rstrip('_')}__", _forwarded(getattr(operator, _name)))
 for _function in (bool, len, iter, next, hash, repr, str):
     setattr(_StandIn, f"__{_function.__name__}__", _forwarded(_function))
-_StandIn.__ror__ = _forwarded(lambda real, other: other | real)  # type: ignore[attr-defined]
-_StandIn.__enter__ = _forwarded(lambda real: type(real).__enter__(real))  # type: ignore[attr-defined]
-_StandIn.__exit__ = _forwarded(lambda real, *error: type(real).__exit__(real, *error))  # type: ignore[attr-defined]
+_OTHERS: dict[str, Callable[..., Any]] = {
+    "__ror__": lambda real, other: other | real,
+    "__enter__": lambda real: type(real).__enter__(real),
+    "__exit__": lambda real, *error: type(real).__exit__(real, *error),
+}
+for _operation, _forward in _OTHERS.items():
+    setattr(_StandIn, _operation, _forwarded(_forward))
 
 
 class _Finder:
