@@ -475,9 +475,9 @@ class LoggedProject(Project):
 
     def run(self, verb: str, *arguments: object) -> None:
         driver = self.root / f"{verb}.driver"
-        for name in driver_of_action(verb):
-            (driver / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(TOOLCHAIN / name, driver / name)
+        files = [each for name in sorted(driver_of_action(verb)) for each in (name, TOOLCHAIN / name)]
+        copy = [TOOLCHAIN / "copy_driver.py", "without_texts", driver, self.root / f"{verb}.together", *files]
+        subprocess.run([sys.executable, *map(str, copy)], check=True)
         command = [sys.executable, "-c", LOGGED, self.root / f"{verb}.imports", verb, *arguments]
         subprocess.run([*map(str, command)], env={**os.environ, "PYTHONPATH": str(driver)}, check=True)
 
