@@ -206,14 +206,16 @@ def test_a_plugin_that_a_program_does_not_use_is_no_input(net: Workspace, option
 @pytest.mark.parametrize(
     ("file", "old", "new", "run"),
     [
-        pytest.param("etbuild/lower/passes.py", "from __future__", "# A remark.\nfrom __future__", [], id="comment"),
+        pytest.param("etbuild/lower/passes.py", "import annotations", "import annotations  # all", [], id="comment"),
         pytest.param("etbuild/lower/passes.py", '"""', '"""Said in other words. ', [], id="docstring"),
         pytest.param("etbuild/cli/lower.py", 'help="use the result', 'help="take the result', [], id="help"),
         pytest.param(
             "etbuild/schemas/model.schema.json", '"description": "', '"description": "So: ', [PLAN], id="schema"
         ),
         pytest.param("etbuild/version/__init__.py", 'VERSION = "', 'VERSION = "1', [REPORT], id="version"),
-        pytest.param("etbuild/report/index.py", "from __future__", "X = 1\nfrom __future__", [REPORT], id="report"),
+        pytest.param(
+            "etbuild/report/index.py", "from etbuild.version", "X = 1\nfrom etbuild.version", [REPORT], id="report"
+        ),
     ],
 )
 def test_an_edit_of_the_driver_runs_what_its_code_reaches(
