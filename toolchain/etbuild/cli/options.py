@@ -280,7 +280,8 @@ def watch(options: argparse.Namespace) -> Watch:
     values = [each for value in vars(options).values() for each in (value if isinstance(value, list) else [value])]
     named = [Path(each.partition("=")[2]) if isinstance(each, str) else each for each in values]
     paths = [each for each in named if isinstance(each, Path) and each != Path()]
-    return partial(watched_reads, given=[path if os.path.lexists(path) else path.parent for path in paths])
+    linked = [file for path in paths if path.is_dir() for file in path.rglob("*") if file.is_symlink()]  # in sandboxes
+    return partial(watched_reads, given=[path if os.path.lexists(path) else path.parent for path in [*paths, *linked]])
 
 
 def _add_surroundings(parser: argparse.ArgumentParser) -> None:
