@@ -195,10 +195,11 @@ class _Ran:
         monkeypatch.setattr(frame, "processors_of_others", lambda: others)
         monkeypatch.setattr(run.subprocess, "run", self._run)
 
-    def _run(self, command: list[str], **options: object) -> None:
+    def _run(self, command: list[str], **options: object) -> subprocess.CompletedProcess[str]:
         self.commands.append(command[1:])
         if "--write" in command:
             Path(command[command.index("--write") + 1], "memory.json").write_text("new", "utf-8")
+        return subprocess.CompletedProcess(command, 0)
 
 
 def test_results_are_kept_if_the_machine_was_quiet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
