@@ -193,7 +193,7 @@ class _Ran:
         results.mkdir()
         monkeypatch.setattr(run, "RESULTS", results)
         monkeypatch.setattr(frame, "processors_of_others", lambda: others)
-        monkeypatch.setattr(run.subprocess, "run", self._run)
+        monkeypatch.setattr(subprocess, "run", self._run)
 
     def _run(self, command: list[str], **options: object) -> subprocess.CompletedProcess[str]:
         self.commands.append(command[1:])
