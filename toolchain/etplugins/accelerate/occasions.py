@@ -25,6 +25,7 @@ SWITCHES = (
     "merge_by_sets",
     "read_hints_once",
     "cache_quantization",
+    "describe_lines_once",
 )
 """The switches of lowering without arguments."""
 
@@ -54,7 +55,7 @@ def lowering(directory: Path | None = None, jobs: int = 1, notes: Notes | None =
 
 def exporting() -> AbstractContextManager[None]:
     """Returns a context manager in which `torch.export.export` is faster."""
-    return entered(["compile_on_demand", "cache_quantization"])
+    return entered(["compile_on_demand", "cache_quantization", "describe_lines_once"])
 
 
 def saving() -> AbstractContextManager[None]:
