@@ -19,7 +19,7 @@ from torch.fx import proxy
 
 from etbuild.patching import replaced
 
-_NO_LINE = -1  # torch's number for an instruction that belongs to no line
+_NO_LINE = 2**64 - 1  # torch's number for an instruction that belongs to no line: -1 without a sign
 
 
 class _Lines:

@@ -26,6 +26,7 @@ SWITCHES = (
     "read_hints_once",
     "cache_quantization",
     "describe_lines_once",
+    "serialize_plainly",
 )
 """The switches of lowering without arguments."""
 
@@ -60,7 +61,7 @@ def exporting() -> AbstractContextManager[None]:
 
 def saving() -> AbstractContextManager[None]:
     """Returns a context manager in which `torch.export.save` is faster."""
-    return entered(["save_without_canonical_form"])
+    return entered(["save_without_canonical_form", "save_without_printing", "serialize_plainly"])
 
 
 def quantizing() -> AbstractContextManager[None]:
