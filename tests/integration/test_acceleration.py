@@ -37,9 +37,10 @@ from torch._export.serde import schema, serialize
 from torch._export.serde.union import _Union
 from torch._export.verifier import SpecViolationError
 from torch._higher_order_ops import while_loop
-from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+from torch._subclasses.fake_tensor import FakeTensorMode, TensorMetadata, unset_fake_temporarily
 from torch.export import exported_program
 from torch.fx import Graph, GraphModule, Interpreter, proxy
+from torch.fx.experimental import proxy_tensor, symbolic_shapes
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.fx.passes.infra.partitioner import Partition
 from torch.fx.passes.operator_support import create_op_support
@@ -144,6 +145,9 @@ PLACES = [
     (proxy, "CapturedTraceback"),
     (serialize, "_dataclass_to_dict"),
     (_Union, "create"),
+    (TensorMetadata, "_flatten_into"),
+    (proxy_tensor, "_extract_tensor_metadata"),
+    (symbolic_shapes, "_free_unbacked_symbols_with_path"),
 ]
 
 
@@ -577,6 +581,32 @@ def test_lines_are_described_as_torch_describes_them() -> None:
         for expected, found in (described(2), described(5), nowhere()):
             assert found == expected
             assert found.format() == expected.format()
+
+
+class Formats(torch.nn.Module):
+    """Tensors of several dtypes and orders in memory, parts of others, and sizes that depend on data."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        last = x.to(memory_format=torch.channels_last)
+        part = last[:, 1:].sin()
+        return last.double(), last.half(), part, part.transpose(0, 1).cos(), x.cos(), x[1:].cos(), x.nonzero() + 1
+
+
+@pytest.mark.parametrize("dims", [None, {0: torch.export.Dim("rows", min=3)}])
+def test_tensors_are_described_as_torch_describes_them(dims: dict[int, object] | None) -> None:
+    kinds = ("val", "tensor_meta", "unbacked_bindings")
+    found = []
+    for exporting in (contextlib.nullcontext, occasions.exporting):
+        with exporting():
+            program = torch.export.export(Formats(), (torch.ones(4, 3, 2, 5),), dynamic_shapes=(dims,))
+        nodes = list(program.graph.nodes)
+        found.append([(node.name, *(str(node.meta.get(kind)) for kind in kinds)) for node in nodes])
+        formats = [node.meta["tensor_meta"].memory_format for node in nodes if "tensor_meta" in node.meta]
+        assert {torch.contiguous_format, torch.channels_last} <= {*formats}
+        assert any(node.meta.get("unbacked_bindings") for node in nodes)
+        qparams = [node.meta["tensor_meta"].qparams for node in nodes if "tensor_meta" in node.meta]
+        assert len({*map(id, qparams)}) == len(qparams)  # a change for one node is none for another
+    assert found[0] == found[1]
 
 
 def saved_and_read(value: Any) -> tuple[bytes, Any]:

@@ -27,6 +27,8 @@ SWITCHES = (
     "cache_quantization",
     "describe_lines_once",
     "serialize_plainly",
+    "describe_tensors_once",
+    "bind_symbols_if_any",
 )
 """The switches of lowering without arguments."""
 
@@ -56,7 +58,8 @@ def lowering(directory: Path | None = None, jobs: int = 1, notes: Notes | None =
 
 def exporting() -> AbstractContextManager[None]:
     """Returns a context manager in which `torch.export.export` is faster."""
-    return entered(["compile_on_demand", "cache_quantization", "describe_lines_once"])
+    tracing = ["describe_lines_once", "describe_tensors_once", "bind_symbols_if_any"]
+    return entered(["compile_on_demand", "cache_quantization", *tracing])
 
 
 def saving() -> AbstractContextManager[None]:
