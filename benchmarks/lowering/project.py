@@ -53,6 +53,12 @@ def perceptron(directory: Path) -> Path:
     return _write(directory, EXAMPLES / "mlp/model.py", {"inputs": 16, "hidden": 32, "outputs": 4}, methods)
 
 
+def chain(directory: Path, operators: int) -> Path:
+    """Writes a method without weights into a new directory, and returns its manifest."""
+    methods = {"forward": {"example_inputs": [{"shape": [1, 16], "dtype": "float32"}]}}
+    return _write(directory, HERE.parent / "growth/chain.py", {"operators": operators}, methods)
+
+
 def _write(directory: Path, model: Path, kwargs: dict[str, int], methods: dict[str, Any]) -> Path:
     directory.mkdir(parents=True)
     shutil.copyfile(model, directory / "model.py")  # the same name for all factories
