@@ -50,7 +50,7 @@ def _dataclass_to_dict(value: Any) -> Any:
     return {name: _dataclass_to_dict(attributes[name]) for name in _names(kind)}
 
 
-def _created(cls: Any, **field: Any) -> Any:
+def _created(cls: Any, /, **field: Any) -> Any:
     """An object of a union with the one field that it has."""
     names = _names(cls)
     if len(field) != 1 or not field.keys() <= set(names):
