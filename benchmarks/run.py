@@ -128,7 +128,11 @@ def pages(name: str) -> list[str]:
 
 
 def measure(name: str, short: bool, loaded: bool, write: bool) -> None:
-    """Runs one benchmark, and keeps its results if the machine was quiet until its end."""
+    """Runs one benchmark, and keeps its results if the machine was quiet until its end.
+
+    Raises:
+        SystemExit: It fails. Results that name their commit are kept: it may have missed what it promises.
+    """
     one = BENCHMARKS[name]
     with tempfile.TemporaryDirectory() as scratch:
         results = Path(shutil.copytree(RESULTS, Path(scratch, "results")))
@@ -136,7 +140,9 @@ def measure(name: str, short: bool, loaded: bool, write: bool) -> None:
         if one.own:
             (results / f"{name}.json").unlink(missing_ok=True)  # or else the command continues it
         with (results / (one.printed or "printed")).open("w", encoding="utf-8") as file:
-            subprocess.run(called, check=True, cwd=ROOT, stdout=file if one.printed else None)
+            done = subprocess.run(called, check=False, cwd=ROOT, stdout=file if one.printed else None)
+        if done.returncode and one.own:
+            raise SystemExit(f"{name} failed")
         if not loaded and name in QUIET and (used := frame.processors_of_others()) > frame.OTHERS:
             raise SystemExit(f"{name}: now others use {used:.1f} processors, so nothing of it is kept")
         (results / "printed").unlink(missing_ok=True)
@@ -146,6 +152,8 @@ def measure(name: str, short: bool, loaded: bool, write: bool) -> None:
             if one.own:
                 stamp(name)
             subprocess.run([sys.executable, "-m", "tools.write_figures"], check=True, cwd=ROOT)
+        if done.returncode:
+            raise SystemExit(f"{name} failed, or missed what it promises")
 
 
 def stamp(name: str) -> None:
@@ -175,6 +183,7 @@ def main() -> None:
             print(f"{name:12} {minutes:18} {' '.join(pages(name))}")
         print(f"all: {sum(one.minutes for one in BENCHMARKS.values()) / 60:.0f} hours")
         return
+    failed: list[str] = []
     missed = {name: "no time is left" for name in names if name not in runs}
     for name, short in runs.items():
         if (needed := BENCHMARKS[name].needs) and needed not in os.environ:
@@ -182,10 +191,15 @@ def main() -> None:
             continue
         start = time.monotonic()
         print(f"== {name}{' in its short form' * short}", flush=True)
-        measure(name, short, options.loaded, options.write)
+        try:
+            measure(name, short, options.loaded, options.write)
+        except SystemExit as error:
+            failed.append(str(error))
         print(f"== {name}: {(time.monotonic() - start) / 60:.1f} minutes", flush=True)
     for name, why in missed.items():
         print(f"{name} was left out: {why}")
+    if failed:
+        sys.exit("\n".join(failed))
 
 
 if __name__ == "__main__":

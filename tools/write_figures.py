@@ -17,6 +17,7 @@ import json
 import re
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from benchmarks import frame
@@ -42,6 +43,8 @@ PAGES = {
     "upgrades": "What upgrades of the driver rebuild",
 }
 """The titles of the benchmarks' own pages."""
+OWN = ("families", "families-of-tasks", "bytes", "fuzz", "faults")
+"""Results whose pages have a form of their own, and name only the commit in a table of this module."""
 DRAWN = ("zoo", "lowering", "growth")
 _NAMES = {
     "ours": "`etbuild build`",
@@ -73,7 +76,8 @@ def said(results: Results, sections: list[str]) -> str:
 
 def _said(origin: Row) -> str:
     loaded = ", while the machine did other work" if origin.get("loaded") else ""
-    return f"commit `{origin['commit']}`{loaded}"
+    later = " or later" if origin.get("later") else ""  # rows that were measured one by one
+    return f"commit `{origin['commit']}`{later}{loaded}"
 
 
 def filled(text: str) -> str:
@@ -130,13 +134,18 @@ def _monorepo() -> str:
 
 def _mutations() -> str:
     found = json.loads((frame.RESULTS / "mutations.json").read_text("utf-8"))
-    stamps = json.loads((frame.RESULTS / f"{STAMPS}.json").read_text("utf-8"))
     failed, changed = len(found["false alarms"]), found["found"] + found["missed"]
     return (
         f"In {found['models']} models, {found['planted']} faults were planted, and {changed} of them change an output. "
         f"The comparison finds {found['found']}, which is {found['share']:.1%}. {failed or 'No'} program"
-        f"{'s' * (failed > 1)} without a fault failed. Measured at {_said(stamps['mutations'])}."
+        f"{'s' * (failed > 1)} without a fault failed. {_age('mutations')}"
     )
+
+
+def _age(name: str) -> str:
+    """The commit of results with a page of their own form."""
+    stamps = json.loads((frame.RESULTS / f"{STAMPS}.json").read_text("utf-8"))
+    return f"Measured at {_said(stamps[name])}."
 
 
 def _new(name: str, sections: list[str]) -> str:
@@ -231,6 +240,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "mutations": _mutations,
     "growth": lambda: _new("growth", ["slopes"]),
     "latency": lambda: _new("latency", ["programs"]),
+    **{f"age of {name}": partial(_age, name) for name in OWN},
 }
 """What makes the tables of docs, by name."""
 

@@ -183,3 +183,42 @@ def test_a_driver_that_is_not_committed_is_refused(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("ETBUILD_NO_SERVER", "1")
     with pytest.raises(SystemExit, match="commit the driver first"):
         frame.begin(tmp_path, loaded=True)
+
+
+class _Ran:
+    """Stands for the commands of a benchmark, which write one file of results."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, results: Path, others: float) -> None:
+        self.commands: list[list[str]] = []
+        results.mkdir()
+        monkeypatch.setattr(run, "RESULTS", results)
+        monkeypatch.setattr(frame, "processors_of_others", lambda: others)
+        monkeypatch.setattr(subprocess, "run", self._run)
+
+    def _run(self, command: list[str], **options: object) -> subprocess.CompletedProcess[str]:
+        self.commands.append(command[1:])
+        if "--write" in command:
+            Path(command[command.index("--write") + 1], "memory.json").write_text("new", "utf-8")
+        return subprocess.CompletedProcess(command, 0)
+
+
+def test_results_are_kept_if_the_machine_was_quiet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = _Ran(monkeypatch, tmp_path / "results", others=0.0)
+    run.measure("memory", short=True, loaded=False, write=True)
+    assert ran.commands[0][:4] == ["-m", "benchmarks.memory.run", "--formats", "gptq"]
+    assert ran.commands[1] == ["-m", "tools.write_figures"]
+    assert (tmp_path / "results/memory.json").read_text("utf-8") == "new"
+
+
+def test_results_are_dropped_if_others_begin_to_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _Ran(monkeypatch, tmp_path / "results", others=1.0)
+    with pytest.raises(SystemExit, match="nothing of it is kept"):
+        run.measure("memory", short=False, loaded=False, write=True)
+    assert not list((tmp_path / "results").iterdir())
+
+
+def test_the_families_that_were_tried_are_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [{"family": "llama"}, {"family": "bert"}, {"family": "llama"}]
+    (tmp_path / "families.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    monkeypatch.setattr(run, "RESULTS", tmp_path)
+    assert run.command("families", None, False, False)[3:6] == ["--only", "llama", "bert"]
