@@ -16,8 +16,8 @@ import torch
 from executorch.exir._serialize._cord import FileBackedData
 
 from etbuild.exception_text import summary
-from etbuild.lower.named_data import Blob
-from etbuild.lower.weight_storage import is_uniform
+from etbuild.lower.blobs import Blob
+from etbuild.model.tensor_bytes import is_uniform
 from etbuild.surroundings.memory import give_back
 from etplugins.accelerate.blob_files import PartOfFile, in_file
 from etplugins.templates import mapped_files, recipes
