@@ -18,9 +18,9 @@ from etbuild.inputs.sources import UsedSources
 from etbuild.inputs.step_context import StepContext
 from etbuild.results import FileHead, LoweringFacts, ProgramFile
 from etbuild.steps.saved_export import LoweringJob, load_custom_ops, opened_export, runs_code_of_others
-from etplugins.comparison.compared_methods import NOT, ComparedMethods
+from etplugins.comparison.compared_methods import NOT, ComparedMethods, import_all
 from etplugins.comparison.parts import ComparePlan
-from etplugins.comparison.witness import MORE_OR_LESS, SEARCHED, Witness, witnesses, write_calls
+from etplugins.comparison.witness import MORE_OR_LESS, Witness, witnesses, write_calls
 from etplugins.runtime import program_files
 
 if TYPE_CHECKING:
@@ -184,6 +184,7 @@ def _compare_programs(
     Returns:
         Notes, by method; and files with the calls for the witness, each with the methods that are called there.
     """
+    import_all(job.options)
     from etplugins.comparison.compare import Wrong
     from etplugins.runtime import child
 
@@ -202,7 +203,7 @@ def _compare_programs(
             raise BuildError([_explained(problem, wanted, built.lowering) for problem in error.problems]) from error
     wrong = [Wrong(**each["wrong"]) for each in found if each["wrong"] is not None]
     if wrong:
-        raise BuildError([_problem(exported, each, search=number < SEARCHED) for number, each in enumerate(wrong)])
+        raise BuildError([_problem(exported, each, search=number == 0) for number, each in enumerate(wrong)])
     notes = {name: what for each in found for name, what in each["notes"].items()}
     return notes, {file: names for directory, names in directories.items() if (file := directory / CALLS).exists()}
 
@@ -256,7 +257,7 @@ def _first_wrong(exported: ComparedMethods, names: list[str], files: ProgramFile
 
 
 def _problem(exported: ComparedMethods, wrong: Wrong, *, search: bool) -> Problem:
-    where: str | None = f"the operator was searched for only in the first {SEARCHED} wrong methods"
+    where: str | None = "the operator was searched for only in the first wrong method"
     if wrong.blames == "layout":
         where = None
     elif search:
