@@ -25,6 +25,11 @@ SWITCHES = (
     "merge_by_sets",
     "read_hints_once",
     "cache_quantization",
+    "map_trees_in_one_walk",
+    "check_once",
+    "skip_idle_passes",
+    "convert_without_printing",
+    "write_hints_once",
 )
 """The switches of lowering without arguments."""
 
