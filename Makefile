@@ -157,17 +157,13 @@ format: venv $(BUILDIFIER)
 $(BUILDIFIER):
 	tools/find_npm.sh install --no-save --no-audit --no-fund --silent @bazel/buildifier@8.2.1
 
-# `lowering` and `zoo` take most of the time, and most of theirs is the plain scripts'.
+# All figures of the pages, on a quiet machine: `$(VENV)/bin/python -m benchmarks.run --list` says how long each takes, and
+# `make bench BENCHMARKS="--only zoo incremental"` or `BENCHMARKS="--all --budget 60"` measure less.
+BENCHMARKS ?= --all
 bench: venv
 	$(VENV)/bin/pip install --quiet --constraint $(VENV)/constraints.txt --requirement benchmarks/requirements.txt
-	$(VENV)/bin/python benchmarks/lowering/run.py --write benchmarks/results
-	$(VENV)/bin/python benchmarks/zoo/run.py --write benchmarks/results
-	$(VENV)/bin/python benchmarks/llm/run.py --shapes lfm2 qwen3_5 qwen3_moe granitemoe --real-size --write benchmarks/results
-	$(VENV)/bin/python benchmarks/overhead/run.py
-	$(VENV)/bin/python benchmarks/memory/run.py
-	bazel=$(WORKSPACE_BAZEL); BAZEL=$$bazel $(VENV)/bin/python benchmarks/incremental/run.py
-	bazel=$(WORKSPACE_BAZEL); BAZEL=$$bazel $(VENV)/bin/python -m benchmarks.monorepo.run --write benchmarks/results
-	bazel=$(WORKSPACE_BAZEL); BAZEL=$$bazel BAZEL7=$$(tools/find_modern_bazel.sh || true) $(VENV)/bin/python -m benchmarks.bazel.run
+	bazel=$(WORKSPACE_BAZEL); BAZEL=$$bazel BAZEL7=$$(tools/find_modern_bazel.sh || true) \
+	  $(VENV)/bin/python -m benchmarks.run $(BENCHMARKS) --write
 
 # How many of the faults that are planted by machine the comparison of a build finds. It continues where it was stopped.
 mutations: venv

@@ -1,5 +1,11 @@
 """The flags of the command line: whether programs have one configuration, which toolchain builds, and which interpreter."""
 
+# The hint for a machine without the interpreter.
+INTERPRETER_HINT = (
+    "Install it there, or say where it is: --@rules_executorch//toolchain:python=PATH. " +
+    "A hermetic sandbox also needs --sandbox_add_mount_pair=DIRECTORY"
+)
+
 FlagInfo = provider(
     doc = "A flag of the command line.",
     fields = {"value": "bool."},

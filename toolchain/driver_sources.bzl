@@ -1,7 +1,8 @@
 """The rules driver_sources and driver_plugins: the Python sources of the driver, without the packages that they need."""
 
-load("@rules_executorch_host//:host.bzl", "PY_INFOS")
+load("@rules_executorch_host//:host.bzl", "PYTHON", "PY_INFOS")
 load("//rules/private:facts.bzl", "PLUGINS")
+load(":configuration.bzl", "INTERPRETER_HINT", "PythonInfo")
 load(":steps.bzl", "files_of_plugin")
 
 DriverSourcesInfo = provider(
@@ -20,17 +21,17 @@ DriverPluginsInfo = provider(
 
 _MAIN = "etbuild/__main__.py"
 
-# Copies files to paths in the directory $1, and all of them to the file $2. The other arguments are pairs: path, file.
-_COPY = """
+# Runs the script $4 with the first Python of $1, $2 and `python3` that there is. $3 is the hint if there is none.
+_COPY = """\
 set -eu
-directory=$1; together=$2; shift 2
-while [ $# -gt 0 ]; do
-  mkdir -p "$directory/${1%/*}"
-  cp -L "$2" "$directory/$1"
-  echo "$1"
-  cat "$2"
-  shift 2
-done > "$together"
+for python in "$1" python3 "$2"; do
+  if found=$(command -v -- "$python"); then
+    shift 3
+    exec "$found" -I -S "$@"
+  fi
+done
+echo "There is no python3 on this machine (PATH=$PATH). $3" >&2
+exit 1
 """
 
 def _files(ctx):
@@ -41,19 +42,28 @@ def _files(ctx):
             fail("{}: `srcs`: {} is not in the directory of {}".format(ctx.label, file.short_path, ctx.file.main.short_path))
     return {file.short_path[len(root):]: file for file in ctx.files.srcs}
 
-def _copy(ctx, files, directory, together):
-    """Copies files, given by their paths in a directory, and writes all of them to another file too."""
+def _copy(ctx, files, directory, together, texts = False):
+    """Copies files, given by their paths in a directory, and writes all of them to another file too.
+
+    Comments, docstrings and help texts stay behind, if not `texts`."""
+    python = ctx.attr._python[PythonInfo]
     arguments = ctx.actions.args()
+    arguments.add(python.file or python.path)
+    arguments.add(PYTHON)
+    arguments.add(INTERPRETER_HINT)
+    arguments.add(ctx.file._script)
+    arguments.add("whole" if texts else "without_texts")
     arguments.add(directory.path)
     arguments.add(together)
     for path, file in files.items():
         arguments.add(path)
         arguments.add(file)
     ctx.actions.run_shell(
-        inputs = files.values(),
+        inputs = depset([ctx.file._script] + files.values(), transitive = [python.files]),
         outputs = [directory, together],
         arguments = [arguments],
         command = _COPY,
+        env = {"LC_ALL": "C.UTF-8", "PATH": "/usr/local/bin:/usr/bin:/bin"},
         mnemonic = "CopyDriver",
         progress_message = "Copying the driver of %s" % ctx.label,
     )
@@ -73,7 +83,7 @@ def _driver_sources_impl(ctx):
     # decide whether a worker must start again. So there is also a file that changes with the directory.
     together = ctx.actions.declare_file(ctx.label.name + ".txt")
     directory = ctx.actions.declare_directory(ctx.label.name)
-    _copy(ctx, _files(ctx), directory, together)
+    _copy(ctx, _files(ctx), directory, together, ctx.attr.texts)
     return [
         DefaultInfo(files = depset([directory]), runfiles = ctx.runfiles([directory, together])),
         DriverSourcesInfo(directory = directory, main = _MAIN, together = together),
@@ -89,12 +99,23 @@ _ATTRS = {
         doc = "All files of the Python package.",
         allow_files = True,
     ),
+    "_python": attr.label(
+        default = Label("//toolchain:python"),
+        providers = [PythonInfo],
+    ),
+    "_script": attr.label(
+        allow_single_file = True,
+        default = Label("//toolchain:copy_driver.py"),
+    ),
 }
 
 driver_sources = rule(
     implementation = _driver_sources_impl,
     doc = "The Python sources of a driver in one directory. All toolchains share it.",
-    attrs = _ATTRS,
+    attrs = dict(
+        _ATTRS,
+        texts = attr.bool(doc = "Whether comments, docstrings and help texts are copied too. People read them, and actions do not."),
+    ),
 )
 
 driver_plugins = rule(

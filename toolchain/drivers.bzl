@@ -21,7 +21,7 @@ def sources_of_drivers(name, srcs, main):
       srcs: list of files, all of the Python package.
       main: label, the `etbuild/__main__.py` of the package.
     """
-    driver_sources(name = name, srcs = srcs, main = main)
+    driver_sources(name = name, srcs = srcs, main = main, texts = True)
     driver_plugins(name = name + "_plugins", srcs = srcs, main = main)
     for step in STEPS:
         driver_sources(name = "{}_{}".format(name, step), srcs = files_of_step(srcs, step), main = main)

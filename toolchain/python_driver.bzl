@@ -1,9 +1,8 @@
 """The rule python_driver: Python sources and their packages as one executable."""
 
-load(":configuration.bzl", "PackagesInfo", "PythonInfo")
+load(":configuration.bzl", "INTERPRETER_HINT", "PackagesInfo", "PythonInfo")
 load(":driver_sources.bzl", "DriverSourcesInfo")
 load(":runfiles.bzl", "RUNFILES_INIT", "RUNFILES_LIBRARY", "quoted", "runfiles_path")
-load(":split_packages.bzl", "INTERPRETER_HINT")
 
 def _command_to_build_again(packages):
     """Returns the command that builds the repository of the packages again. Names with `~` or `+` come from MODULE.bazel."""

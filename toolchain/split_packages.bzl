@@ -3,7 +3,7 @@ Python libraries."""
 
 load("@rules_executorch_host//:host.bzl", "PY_INFOS")
 load("//rules/private:package_facts.bzl", "REQUIRED")
-load(":configuration.bzl", "PackagesInfo", "PythonInfo")
+load(":configuration.bzl", "INTERPRETER_HINT", "PackagesInfo", "PythonInfo")
 
 # The environment is that of the actions of the driver (//rules/private:driver.bzl). The output directory must be made:
 # some executors make only the directories above it. A PEX file names its Python in its first line.
@@ -23,12 +23,6 @@ for directory; do :; done
 mkdir -p "$directory"
 exec "$found" -E -s -S "$script" "$@"
 """
-
-# The hint for a machine without the interpreter.
-INTERPRETER_HINT = (
-    "Install it there, or say where it is: --@rules_executorch//toolchain:python=PATH. " +
-    "A hermetic sandbox also needs --sandbox_add_mount_pair=DIRECTORY"
-)
 
 def _split(ctx, packages, inputs, requirements, progress):
     """Declares the action that splits packages, and returns the directory.

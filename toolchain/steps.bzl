@@ -17,6 +17,9 @@ _NEEDS = {
     "report": ["export", "lower"],
 }
 
+# The schema of manifests, which only planning reads: most edits to it change descriptions.
+_SCHEMA_OF_MANIFESTS = "schemas/model.schema.json"
+
 def files_of_step(files, step):
     """Returns the files of an action: those of the packages that its steps run, and of those around all steps.
 
@@ -54,5 +57,7 @@ def _is_needed(file, steps):
         return not package or steps[0] in PLUGINS_OF_STEPS.get(package, [])
     if place != "etbuild":
         return False
+    if path == _SCHEMA_OF_MANIFESTS:
+        return steps[0] == "plan"
     around = package not in STEP_PACKAGES and package not in COMMAND_LINE_PACKAGES
     return around or bool([step for step in STEP_PACKAGES.get(package, []) if step in steps])

@@ -9,20 +9,17 @@ BAZEL7 names the Bazel, as CONTRIBUTING.md says; without it, the one that BAZEL 
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import json
 import os
-import sys
 import tempfile
 from collections import defaultdict
+from itertools import chain
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
-
-from benchmarks.monorepo import workspace  # noqa: E402
-from benchmarks.monorepo.run import Bazel, packages  # noqa: E402
+from benchmarks import frame
+from benchmarks.monorepo import workspace
+from benchmarks.monorepo.run import Bazel, packages
 
 CHEAP = ("Planning", "Checking")
 """What Bazel shows for ExecutorchPlan and ExecutorchReport. A profile of Bazel 4 names no mnemonics."""
@@ -64,25 +61,29 @@ def by_kind(profile: Path) -> Seconds:
     return found
 
 
-def show(found: Seconds) -> None:
-    """Prints a line for each kind of action, and the share of planning and reporting."""
+def rows(found: Seconds) -> list[frame.Row]:
+    """A row for each kind of action, and the share of planning and reporting."""
     whole = sum(map(sum, found.values()))
-    for kind, seconds in sorted(found.items(), key=lambda item: -sum(item[1])):
-        each = " ".join(f"{one:.2f}" for one in sorted(seconds))
-        print(f"{kind:12} {len(seconds):3} actions {sum(seconds):7.1f} s {sum(seconds) / whole:6.1%}   {each}")
-    cheap = sum(sum(found.get(kind, [])) for kind in CHEAP)
-    print(f"plan and report: {cheap:.1f} of {whole:.1f} s, {cheap / whole:.1%}", flush=True)
+    listed = {**dict(sorted(found.items(), key=lambda item: -sum(item[1]))), "all": [*chain(*found.values())]}
+    listed["plan and report"] = [*chain(*(found.get(kind, []) for kind in CHEAP))]
+    return [
+        {"actions": kind, "number": len(each), "seconds": sum(each), "share": sum(each) / whole}
+        for kind, each in listed.items()
+    ]
 
 
 def main() -> None:
     """Builds and prints."""
-    parser = argparse.ArgumentParser(description="Measure a cold build of a few small programs in Bazel.")
+    parser = frame.parser(__doc__)
     parser.add_argument("--programs", type=int, default=8)
     parser.add_argument("--backbones", type=int, default=3)
     parser.add_argument("--repeat", type=int, default=1)
     options, more = parser.parse_known_args()
+    frame.begin(options.write, options.loaded)
     for _ in range(options.repeat):
-        show(cold_build(options.programs, options.backbones, more))
+        found = rows(cold_build(options.programs, options.backbones, more))
+        print(frame.table(found), flush=True)
+    frame.write(options.write, "bazel", {"actions": found}, options.loaded)
 
 
 if __name__ == "__main__":

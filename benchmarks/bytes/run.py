@@ -39,20 +39,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
-
-from tests.conftest import EXAMPLES, MANIFESTS, variant_options  # noqa: E402
-from tests.helpers.computations import AVX2, SSE4  # noqa: E402
-from tests.helpers.worker_client import Worker  # noqa: E402
-from tests.helpers.workspaces import (  # noqa: E402
-    BAZEL,
-    BUILD_DIRECTORIES,
-    BUILD_FILES,
-    NOT_COPIED,
-    WORKERS,
-    packages_repository,
-)
+from benchmarks.frame import ROOT
+from benchmarks.monorepo.run import packages
+from tests.conftest import EXAMPLES, MANIFESTS, variant_options
+from tests.helpers.computations import AVX2, SSE4
+from tests.helpers.worker_client import Worker
+from tests.helpers.workspaces import BAZEL, BUILD_DIRECTORIES, BUILD_FILES, NOT_COPIED, WORKERS, packages_repository
 
 RESULTS = ROOT / "benchmarks/results/bytes.json"
 KINDS = ("pte", "ptd", "index.json", "report.json")
@@ -192,16 +184,6 @@ def with_bazel(*options: str, modern: str = "") -> Way:
             bazel("shutdown")
 
     return build
-
-
-def packages() -> Path:
-    """Returns the packages of the developer's own output base."""
-
-    def bazel(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([*BAZEL, *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
-
-    assert bazel("build", "//toolchain:etbuild").returncode == 0
-    return Path(bazel("info", "output_base").stdout.strip()) / "external" / packages_repository(bazel)
 
 
 def version(python: str) -> str:

@@ -1,6 +1,6 @@
 """Measures what a new checkpoint costs: the plain ExecuTorch script against `etbuild build` of the zoo's models.
 
-    python benchmarks/checkpoints/run.py [--models NAME...] [--pairs 3] [--bytes] [--write benchmarks/results]
+    python -m benchmarks.checkpoints.run [--models NAME...] [--pairs 3] [--bytes] [--write benchmarks/results]
 
 Each model of the zoo gets its weights from a file. Each pair runs the plain script, builds cold, and builds again with
 another checkpoint: all weights changed. Every ratio compares two figures of one pair.
@@ -14,7 +14,6 @@ with the weights (`--no-accelerate`), or both builds must refuse it. The command
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
 import statistics
@@ -23,18 +22,16 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from benchmarks import frame
+from benchmarks.frame import Row
+from benchmarks.measure import command, usage
+from benchmarks.zoo.zoo import MODELS, write
 
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
-sys.path[:0] = [str(HERE.parent / "zoo"), str(HERE.parent), str(ROOT)]
-
-import torch  # noqa: E402
-from measure import command, compile_driver, usage  # noqa: E402
-from safetensors.torch import load_file, save_file  # noqa: E402
-from zoo import MODELS, write  # noqa: E402
-
-Row = dict[str, Any]
 BUILD = [sys.executable, "-m", "etbuild", "build"]
 
 
@@ -95,7 +92,7 @@ def measure(name: str, scratch: Path, pairs: int) -> Row:
     found = []
     for number in range(pairs):
         shutil.copy(first, manifest.with_name("weights.safetensors"))
-        plain = usage(sys.executable, HERE.parent / "zoo/plain.py", manifest, scratch / "plain")
+        plain = usage(sys.executable, HERE.parent / "plain.py", manifest, scratch / "plain")
         cached = [*BUILD, manifest, "--json", "--cache-dir", scratch / "cache", "-o", scratch / "out"]
         cold = usage(*cached)
         checkpoint(manifest.with_name("weights.safetensors"), "others", number, first)
@@ -162,43 +159,36 @@ def _how(said: str) -> str:
     return "bound" if set(json.loads(said)["methods"].values()) == {"cached"} else "lowered"
 
 
-def _shown(row: Row) -> str:
-    return "  ".join(
-        f"{key} {value:.3f}" if isinstance(value, float) else f"{key}: {value}" for key, value in row.items()
-    )
-
-
 def main() -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = frame.parser(__doc__)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS), metavar="NAME")
     parser.add_argument("--pairs", type=int, default=3, help="how often each model is built")
     parser.add_argument("--language-model", action="store_true", help="build a model of 0.5 billion parameters instead")
     parser.add_argument("--bytes", action="store_true", help="compare bytes instead of times")
-    parser.add_argument("--write", type=Path, metavar="DIR", help="write checkpoints.json there")
     options = parser.parse_args()
-    compile_driver(ROOT)
+    frame.begin(options.write, options.loaded)
     rows: list[Row] = []
     if options.language_model:
         for scales in ("hqq_scale_only", "affine"):
             with tempfile.TemporaryDirectory() as made:
-                print(_shown(language_model(Path(made), scales)), flush=True)
+                rows.append(language_model(Path(made), scales))
+                frame.tell(rows[-1])
+        frame.write(options.write, "checkpoints", {"language model": rows}, options.loaded)
         return
     for name in options.models:
         scratch = Path(tempfile.mkdtemp()) / "model"
         scratch.mkdir()
         rows.append(compare(name, scratch) if options.bytes else measure(name, scratch, options.pairs))
         shutil.rmtree(scratch.parent)
-        print(_shown(rows[-1]), flush=True)
+        frame.tell(rows[-1])
     if options.bytes:
         if any("DIFFERENT" in row.values() for row in rows):
             sys.exit("a program differs from that of a lowering with its weights")
         return
-    for key in ("changed / plain", "changed / cold"):
-        ratios = [row[key] for row in rows]
-        print(f"{key}: median {statistics.median(ratios):.3f}, worst {max(ratios):.3f}")
-    if options.write:
-        (options.write / "checkpoints.json").write_text(json.dumps(rows, indent=2) + "\n", "utf-8")
+    sections = {"models": rows, "summary": frame.summary(rows, ("changed / plain", "changed / cold"))}
+    print(frame.table(sections["summary"]))
+    frame.write(options.write, "checkpoints", sections, options.loaded)
 
 
 if __name__ == "__main__":

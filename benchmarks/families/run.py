@@ -1,7 +1,7 @@
 """Tries every family of decoders in transformers: what a new user gets with two commands.
 
-    python benchmarks/families/run.py [--only NAME...] [--peers] [--list] [--results FILE] [--write docs/families.md]
-    python benchmarks/families/run.py --tasks [NAME...] [--write docs/families.md]
+    python -m benchmarks.families.run [--only NAME...] [--peers] [--list] [--results FILE] [--write docs/families.md]
+    python -m benchmarks.families.run --tasks [NAME...] [--write docs/families.md]
 
 For each family, a tiny model with random weights is saved to a folder, `etbuild init --huggingface FOLDER` writes its
 manifest, and `etbuild build` builds it. ExecuTorch's `TextLLMRunner` then continues a prompt of several calls, and the
@@ -335,7 +335,7 @@ def page(rows: list[Row]) -> str:
     versions = ", ".join(
         f"{name} {importlib.metadata.version(name)}" for name in ("executorch", "torch", "transformers")
     )
-    command = "python benchmarks/families/run.py --write docs/families.md"
+    command = "python -m benchmarks.families.run --write docs/families.md"
     return f"""# Families of models
 
 `{command}` writes this page, with {versions}.
@@ -360,6 +360,9 @@ without them if that fails. The errors are in `benchmarks/results/families.jsonl
 
 {summary(rows)}
 The others of transformers' {len(families.decoders())} have not been tried yet.
+
+<!-- age of families: python -m benchmarks.run --only families --write -->
+<!-- end of age of families -->
 
 {table(rows)}
 {tasks.section(list(tasks.rows().values()))}"""

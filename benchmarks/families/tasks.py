@@ -412,7 +412,7 @@ def section(rows: list[Row]) -> str:
     text = f"""
 ## Other tasks
 
-`python benchmarks/families/run.py --tasks --write docs/families.md` writes this table, from
+`python -m benchmarks.families.run --tasks --write docs/families.md` writes this table, from
 `benchmarks/results/families-of-tasks.jsonl`. Families are tried in the same way: `etbuild init --huggingface`,
 `etbuild build`, and the outputs of ExecuTorch's runtime for inputs of several lengths, or for two images, compared with
 those of transformers. The column has the largest difference divided by the largest output; up to {_TOLERANCE} counts as
@@ -421,6 +421,9 @@ the same. A model without a task has the outputs of its class. If a family does 
 
 {sum(row["works"] for row in rows)} of {len(rows)} give what transformers gives.
 The others of {len(FAMILIES)} have not been tried yet.
+
+<!-- age of families-of-tasks: python -m benchmarks.run --only families-of-tasks --write -->
+<!-- end of age of families-of-tasks -->
 
 """
     return text + "\n".join(lines) + "\n" if rows else ""

@@ -1,19 +1,14 @@
 """Draws the table of docs/incremental.md: what an edit costs.
 
-    python -m benchmarks.incremental.plot
-
-writes docs/images/edit-cost.svg. A test compares the picture with the table.
+`python -m tools.write_figures` writes docs/images/edit-cost.svg. A test compares the picture with the results.
 """
 
 from __future__ import annotations
 
-import re
 from html import escape
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs/incremental.md"
-PICTURE = ROOT / "docs/images/edit-cost.svg"
+from benchmarks.frame import Results
+
 _WIDTH, _LEFT, _BARS, _ROW, _TOP = 400, 12, 290, 56, 92
 _STYLE = """\
   <style>
@@ -32,17 +27,11 @@ _DESCRIPTION = (
 )
 
 
-def drawn(page: str) -> str:
-    """Returns the picture of the table in the text of the page, as SVG.
-
-    Raises:
-        ValueError: The page has no such table.
-    """
-    rows = re.findall(r"^\| ([a-z][^|]*) \| [^|]* \| ([\d.]+) \| [^|]* \| ([\d.]+) \|$", page, re.MULTILINE)
-    script = re.search(r"^- plain script[^:]*: ([\d.]+) s", page, re.MULTILINE)
-    if not rows or not script:
-        raise ValueError("the page has no table of edits, or no plain script below it")
-    scale = _BARS / float(script[1])
+def drawn(results: Results) -> str:
+    """Returns the picture of the results, as SVG."""
+    rows = results["sections"]["edits"]
+    script = results["sections"]["plain script"][0]["plain s"]
+    scale = _BARS / script
     height = _TOP + _ROW * len(rows) + 8
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{height}" viewBox="0 0 {_WIDTH} {height}"',
@@ -52,12 +41,12 @@ def drawn(page: str) -> str:
         f'  <rect class="ground" width="{_WIDTH}" height="{height}" rx="8"/>',
         *_legend(),
         f'  <text x="{_LEFT}" y="50">a plain script, after any edit</text>',
-        *_bar("script", 56, script[1], scale),
+        *_bar("script", 56, script, scale),
     ]
-    for number, (edit, ours, bazel) in enumerate(rows):
+    for number, row in enumerate(rows):
         top = _TOP + number * _ROW
-        lines += [f'  <text x="{_LEFT}" y="{top + 12}">{escape(edit)}</text>']
-        lines += _bar("ours", top + 18, ours, scale) + _bar("bazel", top + 34, bazel, scale)
+        lines += [f'  <text x="{_LEFT}" y="{top + 12}">{escape(row["edit"])}</text>']
+        lines += _bar("ours", top + 18, row["s"], scale) + _bar("bazel", top + 34, row["Bazel s"], scale)
     return "\n".join([*lines, "</svg>", ""])
 
 
@@ -73,13 +62,9 @@ def _legend() -> list[str]:
     ]
 
 
-def _bar(kind: str, top: int, seconds: str, scale: float) -> list[str]:
-    width = max(float(seconds) * scale, 1)
+def _bar(kind: str, top: int, seconds: float, scale: float) -> list[str]:
+    width = max(seconds * scale, 1)
     return [
         f'  <rect class="{kind}" x="{_LEFT}" y="{top}" width="{width:.1f}" height="13" rx="2"/>',
-        f'  <text x="{_LEFT + width + 6:.1f}" y="{top + 12}">{float(seconds):.1f} s</text>',
+        f'  <text x="{_LEFT + width + 6:.1f}" y="{top + 12}">{seconds:.1f} s</text>',
     ]
-
-
-if __name__ == "__main__":
-    PICTURE.write_text(drawn(PAGE.read_text("utf-8")), "utf-8")

@@ -1,22 +1,17 @@
 """Measures the cost of an edit: `etbuild build` and `bazel build` of examples/tiny_lm after one edit of each kind.
 
-    python benchmarks/incremental/run.py [--runs 5] [--no-bazel] [--write docs/incremental.md]
+    python -m benchmarks.incremental.run [--runs 5] [--no-bazel] [--write benchmarks/results]
 
-Prints which steps ran and how long each command took. It also prints the ratio of the plain ExecuTorch script of
-benchmarks/overhead, which rebuilds everything, to a build from the cache, in wall seconds of whole processes that run
-in turn. It fails if the program of the plain script differs from the cached one.
+Prints which steps ran and how long each command took. It also prints the ratio of the plain ExecuTorch script, which
+rebuilds everything, to a build from the cache, in wall seconds of whole processes that run in turn. It fails if the
+program of the plain script differs from the cached one.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import filecmp
-import importlib.metadata
 import json
-import os
-import platform
-import re
 import shutil
 import statistics
 import subprocess
@@ -27,17 +22,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
-sys.path[:0] = [str(HERE.parent), str(ROOT)]
-
-from measure import compile_driver  # noqa: E402
-
-from benchmarks.incremental import plot  # noqa: E402
-from tests.helpers.workspaces import BUILD_DIRECTORIES, BUILD_FILES, NOT_COPIED  # noqa: E402
+from benchmarks import frame
+from benchmarks.frame import ROOT, Row
+from benchmarks.measure import Usage, compile_driver, usage
+from benchmarks.monorepo.run import packages
+from tests.helpers.workspaces import BUILD_DIRECTORIES, BUILD_FILES, NOT_COPIED, Workspace
 
 EXAMPLE = "examples/tiny_lm"
-PLAIN = ROOT / "benchmarks/overhead/plain.py"
+PLAIN = ROOT / "benchmarks/plain.py"
 
 
 @dataclass(frozen=True)
@@ -135,44 +127,11 @@ def edited(checkout: Path, edit: Edit) -> Iterator[None]:
         shutil.rmtree(saved)
 
 
-@dataclass(frozen=True)
-class Run:
-    """One finished command: wall seconds, peak memory in megabytes, and what it printed."""
-
-    seconds: float
-    megabytes: float
-    out: str
-
-
-def run(command: list[str], **environment: str) -> Run:
-    """Runs a command to its end and measures the process itself."""
-    with tempfile.TemporaryFile("w+") as out:
-        start = time.monotonic()
-        process = subprocess.Popen(command, stdout=out, stderr=subprocess.DEVNULL, env={**os.environ, **environment})
-        _, status, usage = os.wait4(process.pid, 0)
-        seconds = time.monotonic() - start
-        process.returncode = os.waitstatus_to_exitcode(status)
-        assert process.returncode == 0, command
-        out.seek(0)
-        return Run(seconds, usage.ru_maxrss / 1000, out.read())
-
-
-def etbuild(checkout: Path, scratch: Path) -> Run:
+def etbuild(checkout: Path, scratch: Path) -> Usage:
     """Runs `etbuild build` in the checkout, with the checkout's own driver."""
-    manifest, cache = str(checkout / MANIFEST), str(scratch / "cache")
-    command = [
-        sys.executable,
-        "-m",
-        "etbuild",
-        "build",
-        manifest,
-        "--json",
-        "--cache-dir",
-        cache,
-        "-o",
-        str(scratch / "out"),
-    ]
-    return run(command, PYTHONPATH=str(checkout / "toolchain"))
+    build = [sys.executable, "-m", "etbuild", "build", checkout / MANIFEST, "--json"]
+    where = ["--cache-dir", scratch / "cache", "-o", scratch / "out"]
+    return usage(*build, *where, PYTHONPATH=str(checkout / "toolchain"))
 
 
 def command_line(checkout: Path, scratch: Path) -> dict[str, tuple[str, float]]:
@@ -182,22 +141,16 @@ def command_line(checkout: Path, scratch: Path) -> dict[str, tuple[str, float]]:
     for edit in EDITS:
         with edited(checkout, edit):
             done = etbuild(checkout, scratch)
-        steps = [step for step, how in json.loads(done.out)["steps"].items() if how == "run"]
-        found[edit.name] = (", ".join(steps) or "nothing", done.seconds)
-        print(f"{edit.name:34} {found[edit.name][0]:24} {done.seconds:6.2f} s", flush=True)
+        said = json.loads(done.output[done.output.index("{") :])
+        steps = [step for step, how in said["steps"].items() if how == "run"]
+        found[edit.name] = (", ".join(steps) or "nothing", done.wall)
+        print(f"{edit.name:34} {found[edit.name][0]:24} {done.wall:6.2f} s", flush=True)
     return found
 
 
 def bazel(checkout: Path, scratch: Path) -> dict[str, tuple[str, float]]:
     """Returns the actions and seconds of each edit in Bazel, with a warm server."""
-    from tests.helpers.workspaces import BAZEL, Workspace, packages_repository
-
-    def developers(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([*BAZEL, *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
-
-    assert developers("build", "//toolchain:etbuild").returncode == 0
-    packages = Path(developers("info", "output_base").stdout.strip()) / "external" / packages_repository(developers)
-    workspace = Workspace(checkout, scratch / "bazel", packages)
+    workspace = Workspace(checkout, scratch / "bazel", packages())
     workspace.output_root.mkdir()
     arguments = (f"//{EXAMPLE}:tiny_lm", f"--disk_cache={scratch / 'disk_cache'}")
     found = {}
@@ -217,69 +170,55 @@ def bazel(checkout: Path, scratch: Path) -> dict[str, tuple[str, float]]:
     return found
 
 
-def against_plain(checkout: Path, scratch: Path, runs: int) -> list[str]:
+def against_plain(checkout: Path, scratch: Path, runs: int) -> Row:
     """Compares the plain script with a build from the cache, in turn."""
     plain = scratch / "plain"
-    command = [sys.executable, str(PLAIN), str(plain)]
-    run(command)
-    pairs = [(run(command), etbuild(checkout, scratch)) for _ in range(runs)]
-    for name in ("tiny_lm.pte",):
-        if not filecmp.cmp(plain / name, scratch / "out" / name, shallow=False):
-            sys.exit(f"the two {name} are not the same")
-    ratios = [slow.seconds / fast.seconds for slow, fast in pairs]
-    slow, fast, peak = (
-        statistics.median(values)
-        for values in (
-            [pair[0].seconds for pair in pairs],
-            [pair[1].seconds for pair in pairs],
-            [pair[1].megabytes for pair in pairs],
-        )
-    )
-    return [
-        f"plain script, which rebuilds: {slow:.2f} s; `etbuild build` from the cache: {fast:.2f} s, peak {peak:.0f} MB",
-        f"ratio: {statistics.median(ratios):.1f} (pairs: {min(ratios):.1f} to {max(ratios):.1f}; medians of {runs}); "
-        "same .pte bytes",
-    ]
+    command = [sys.executable, PLAIN, checkout / MANIFEST, plain]
+    usage(*command)
+    pairs = [(usage(*command), etbuild(checkout, scratch)) for _ in range(runs)]
+    if not filecmp.cmp(plain / "tiny_lm.pte", scratch / "out/tiny_lm.pte", shallow=False):
+        sys.exit("the two tiny_lm.pte are not the same")
+    ratios = [slow.wall / fast.wall for slow, fast in pairs]
+    return {
+        "plain s": statistics.median(slow.wall for slow, _ in pairs),
+        "from the cache s": statistics.median(fast.wall for _, fast in pairs),
+        "from the cache MB": statistics.median(fast.peak for _, fast in pairs),
+        "ratio": statistics.median(ratios),
+        "ratio low": min(ratios),
+        "ratio high": max(ratios),
+        "runs": runs,
+    }
 
 
-def table(ours: dict[str, tuple[str, float]], bazels: dict[str, tuple[str, float]]) -> list[str]:
-    """Returns the edits as a table in Markdown."""
-    lines = ["| edit | `etbuild build` runs | s | Bazel runs | s |", "|---|---|---:|---|---:|"]
+def rows(ours: dict[str, tuple[str, float]], bazels: dict[str, tuple[str, float]]) -> list[Row]:
+    """The rows of the edits."""
+    found = []
     for edit in EDITS:
         steps, seconds = ours[edit.name]
-        actions, wall = bazels.get(edit.name, ("not measured", float("nan")))
-        lines.append(f"| {edit.name} | {steps} | {seconds:.2f} | {actions} | {wall:.2f} |")
-    return lines
-
-
-def write(path: Path, lines: list[str]) -> None:
-    """Replaces the lines between the two marks in a document."""
-    text = path.read_text("utf-8")
-    begin, end = "<!-- measured -->", "<!-- end -->"
-    path.write_text(re.sub(f"(?s){begin}.*{end}", "\n".join([begin, *lines, end]), text), "utf-8")
+        found.append({"edit": edit.name, "`etbuild build` runs": steps, "s": seconds})
+        if edit.name in bazels:
+            actions, wall = bazels[edit.name]
+            found[-1] |= {"Bazel runs": actions, "Bazel s": wall}
+    return found
 
 
 def main() -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = frame.parser(__doc__)
     parser.add_argument("--runs", type=int, default=5, help="counted pairs of the plain script and a hit (default: 5)")
     parser.add_argument("--no-bazel", action="store_true", help="measure only the command line")
-    parser.add_argument("--write", type=Path, help="put the results into this document, and draw them")
     options = parser.parse_args()
+    frame.begin(options.write, options.loaded)
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
         (scratch / "checkout").mkdir()
         checkout = prepared(scratch / "checkout")
         ours = command_line(checkout, scratch)
         compared = against_plain(checkout, scratch, options.runs)
-        print(*compared, sep="\n", flush=True)
+        frame.tell(compared)
         bazels = {} if options.no_bazel else bazel(checkout, scratch)
-        torch = importlib.metadata.version("torch")
-        machine = f"{os.cpu_count()} processors, Python {platform.python_version()}, torch {torch}"
-        lines = ["", *table(ours, bazels), "", *(f"- {line}" for line in compared), f"- machine: {machine}", ""]
-    if options.write:
-        write(options.write, lines)
-        plot.PICTURE.write_text(plot.drawn(options.write.read_text("utf-8")), "utf-8")
+    sections = {"edits": rows(ours, bazels), "plain script": [compared]}
+    frame.write(options.write, "incremental", sections, options.loaded)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Measures what kernels add to an application: all portable ones, the selected ones, and their dtypes only.
 
-    python benchmarks/kernels/run.py --executorch ~/executorch out/tiny_lm.pte
+    python -m benchmarks.kernels.run --executorch ~/executorch out/tiny_lm.pte
 
 ExecuTorch's wheel has no sources of kernels, so this needs a checkout of ExecuTorch's release, in a directory of the
 name `executorch`. It also needs CMake and a compiler.

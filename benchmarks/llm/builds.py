@@ -8,9 +8,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from measure import Usage, command, usage
-
 from benchmarks import optimum_environment
+from benchmarks.measure import Usage, command, usage
 
 HERE = Path(__file__).resolve().parent
 LENGTH = 512

@@ -1,6 +1,6 @@
 """Builds one language model with `etbuild` and with others, and compares the builds and the programs.
 
-    python benchmarks/llm/run.py [--only NAME...] [--shapes SHAPE...] [--rounds 15] [--real-size]
+    python -m benchmarks.llm.run [--only NAME...] [--shapes SHAPE...] [--rounds 15] [--real-size]
         [--write benchmarks/results]
 
 The checkpoint is made at random: a Qwen 3 of 8 layers, 512 wide, with 32,000 words and tied embeddings, in bfloat16.
@@ -24,12 +24,8 @@ which `optimum` and `export_llm` do not build.
 
 from __future__ import annotations
 
-import argparse
-import importlib.metadata
 import json
 import math
-import os
-import platform
 import shutil
 import statistics
 import subprocess
@@ -38,15 +34,13 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from benchmarks import frame
+from benchmarks.frame import Row
+from benchmarks.llm.builds import BUILDS, FLOAT32
+from benchmarks.measure import Usage, command, seconds, usage
+from etkit.running.benchmarking.intervals import FEWEST, Interval, signed_rank
+
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
-sys.path[:0] = [str(HERE.parent), str(ROOT)]
-
-from measure import Usage, command, compile_driver, seconds, usage  # noqa: E402
-
-from benchmarks.llm.builds import BUILDS, FLOAT32  # noqa: E402
-from etkit.running.benchmarking.intervals import FEWEST, Interval, signed_rank  # noqa: E402
-
 SHAPES = {file.stem: file for file in sorted((HERE / "shapes").glob("*.json"))}
 REAL_SIZES = ("qwen2_5", "llama3_2")  # 0.5 and 1.2 billion parameters
 REAL_LENGTH = 1024  # as in real_size.yaml
@@ -56,7 +50,6 @@ them by 0.08; another model's scores differ by more than 1."""
 ALIKE_FLOAT32 = 0.001
 FULL_PRECISION = ("transformers",)
 """Those of `BUILDS` whose scores are not those of 4 bits. `--shapes` compares them with ours in float32."""
-Row = dict[str, Any]
 
 
 def planned_megabytes(program: Path) -> float:
@@ -238,31 +231,20 @@ def _copy_and_hash(directory: Path, copy: Path) -> None:
     command("sha256sum", *sorted(file for file in copy.rglob("*") if file.is_file()))
 
 
-def table(rows: dict[str, dict[str, float]], head: str) -> str:
-    """Rows of numbers as a table in Markdown."""
-    columns = list(dict.fromkeys(key for row in rows.values() for key in row))
-    lines = [f"| {head} | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
-    for name, row in rows.items():
-        cells = (f"{row[key]:.2f}" if key in row else "" for key in columns)
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
 def main() -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = frame.parser(__doc__)
     parser.add_argument("--only", nargs="*", choices=BUILDS, default=list(BUILDS), metavar="NAME")
     parser.add_argument("--shapes", nargs="*", choices=SHAPES, default=[], metavar="SHAPE")
     parser.add_argument("--rounds", type=int, default=15, help="how often each program runs")
     parser.add_argument(
         "--real-size", action="store_true", help="build the models of 0.5 and 1.2 billion parameters too"
     )
-    parser.add_argument("--write", type=Path, metavar="DIR", help="write llm.json and llm.md there")
     options = parser.parse_args()
     if options.rounds < FEWEST:
         parser.error(f"--rounds: at least {FEWEST} rounds give an interval")
     sections: dict[str, dict[str, dict[str, float]]] = {}
-    compile_driver(ROOT)
+    frame.begin(options.write, options.loaded)
     with tempfile.TemporaryDirectory() as scratch:
         if options.only:
             names = [name for name in BUILDS if name in options.only]  # ours first
@@ -276,10 +258,10 @@ def main() -> None:
             sections["real size"] = {}
             for model in REAL_SIZES:
                 sections["real size"] |= real_size(Path(scratch), model)
-    shown = "\n\n".join(f"## {name}\n\n{table(rows, '')}" for name, rows in sections.items())
-    print(f"\n{shown}")
-    if options.write:
-        write(options.write, sections)
+    listed = {name: [{"": key, **row} for key, row in rows.items()] for name, rows in sections.items()}
+    for name, rows_of_section in listed.items():
+        print(f"\n## {name}\n\n{frame.table(rows_of_section)}")
+    frame.write(options.write, "llm", listed, options.loaded)
     missed = [name for rows in sections.values() for name, row in rows.items() if _misses(row)]
     if missed:
         sys.exit(f"more than promised: {', '.join(missed)}")
@@ -287,24 +269,6 @@ def main() -> None:
 
 def _misses(row: dict[str, float]) -> bool:
     return "at most" in row and row.get("low", row.get("ratio", row.get("value", 0.0))) > row["at most"]
-
-
-def write(directory: Path, sections: dict[str, Any]) -> None:
-    """Writes the results, as JSON and as a page. Keeps the sections that were not measured, of the same machine."""
-    packages = {name: importlib.metadata.version(name) for name in ("torch", "executorch", "transformers")}
-    machine = {"processors": os.cpu_count(), "machine": platform.machine(), "python": platform.python_version()}
-    machine = {**machine, **packages}
-    written = directory / "llm.json"
-    kept = json.loads(written.read_text("utf-8")) if written.exists() else {}
-    if kept.get("machine") == machine:
-        sections = {**kept["sections"], **sections}
-    written.write_text(json.dumps({"machine": machine, "sections": sections}, indent=2) + "\n", "utf-8")
-    shown = "\n\n".join(f"## {name}\n\n{table(rows, '')}" for name, rows in sections.items())
-    machine_line = ", ".join(f"{key} {value}" for key, value in machine.items())
-    real_size = " --real-size" if "real size" in sections else ""
-    head = f"`python benchmarks/llm/run.py{real_size} --write benchmarks/results` writes this page. The command's help"
-    text = f"# Language models\n\n{head}\nsays what is compared.\n\nThe machine: {machine_line}.\n\n{shown}\n"
-    (directory / "llm.md").write_text(text, "utf-8")
 
 
 if __name__ == "__main__":

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import matplotlib.pyplot as plt
 from matplotlib.patches import Rectangle
+
+from benchmarks import frame
 
 COLOURS = {"plain": "#8d99ae", "cold": "#2a9d8f", "warm": "#e76f51", "hit": "#264653", "cached": "#264653"}
 NAMES = {
@@ -20,13 +21,13 @@ NAMES = {
 
 def plot(results: dict[str, Any], path: Path) -> None:
     """Draws the builds of each program as bars, in an SVG. The same results give the same file."""
-    rows = [
-        row
-        for section in ("bars", "methods", "layers", "edit")
-        for row in results["sections"].get(section, ())
-        if "plain" in row
-    ]
-    figure, axes = plt.subplots(figsize=(9, 1 + 0.75 * len(rows)))
+    rows = [row for section in ("bars", "edit") for row in results["sections"].get(section, ()) if "plain" in row]
+    about = "the same programs, byte for byte"
+    with frame.picture(path, 1 + 0.75 * len(rows), results["machine"], about) as axes:
+        _draw(axes, rows)
+
+
+def _draw(axes: Any, rows: list[frame.Row]) -> None:
     for place, row in enumerate(rows):
         builds = [build for build in COLOURS if build in row]
         for number, build in enumerate(builds):
@@ -40,14 +41,3 @@ def plot(results: dict[str, Any], path: Path) -> None:
     used = [build for build in COLOURS if any(build in row for row in rows)]
     handles = [Rectangle((0, 0), 1, 1, color=COLOURS[build]) for build in used]
     axes.legend(handles, [NAMES[build] for build in used], loc="lower right", fontsize=8)
-    machine = results["machine"]
-    axes.set_title(
-        f"{machine['processors']} processors, torch {machine['torch']}, executorch {machine['executorch']}; "
-        "the same programs, byte for byte",
-        fontsize=9,
-    )
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    figure.tight_layout()
-    plt.rcParams["svg.hashsalt"] = "rules_executorch"
-    figure.savefig(path, metadata={"Date": None})

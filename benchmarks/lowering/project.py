@@ -53,13 +53,19 @@ def perceptron(directory: Path) -> Path:
     return _write(directory, EXAMPLES / "mlp/model.py", {"inputs": 16, "hidden": 32, "outputs": 4}, methods)
 
 
+def chain(directory: Path, operators: int) -> Path:
+    """Writes a method without weights into a new directory, and returns its manifest."""
+    methods = {"forward": {"example_inputs": [{"shape": [1, 16], "dtype": "float32"}]}}
+    return _write(directory, HERE.parent / "growth/chain.py", {"operators": operators}, methods)
+
+
 def _write(directory: Path, model: Path, kwargs: dict[str, int], methods: dict[str, Any]) -> Path:
     directory.mkdir(parents=True)
     shutil.copyfile(model, directory / "model.py")  # the same name for all factories
     # In another process, since memory of this process would count for its children.
     arguments = [str(directory), json.dumps(kwargs), str(directory / "model.safetensors")]
     subprocess.run([sys.executable, "-c", _WRITE_WEIGHTS, *arguments], check=True)
-    manifest = {
+    manifest: dict[str, Any] = {
         "schema": "executorch-model/v1",
         "name": "program",
         "model": {"factory": "model:create", "kwargs": kwargs, "weights": "model.safetensors"},
@@ -67,7 +73,9 @@ def _write(directory: Path, model: Path, kwargs: dict[str, int], methods: dict[s
         "methods": methods,
         "named_data": {"weights": {"parameters": ["*"]}},
     }
-    path = directory / "model.yaml"  # JSON is YAML, and the plain script reads it without a library
+    if model.stem == "chain":  # it has no weights
+        del manifest["named_data"], manifest["model"]["weights"]
+    path = directory / "model.yaml"  # JSON is YAML
     path.write_text(json.dumps(manifest, indent=2), "utf-8")
     return path
 

@@ -1,6 +1,6 @@
-"""Measures lowering: the plain ExecuTorch script of this folder against `etbuild build`, for the same programs.
+"""Measures lowering: the plain ExecuTorch script (`benchmarks/plain.py`) against `etbuild build`, same programs.
 
-    python benchmarks/lowering/run.py [--runs 5] [--only SECTION...] [--write benchmarks/results]
+    python -m benchmarks.lowering.run [--runs 5] [--only SECTION...] [--write benchmarks/results]
 
 It measures wall seconds of whole processes; for a warm worker, those of one request for a whole build. Every ratio
 compares two figures of the same turn. Every program is compared with the plain script's, and the benchmark fails if a
@@ -8,62 +8,45 @@ byte differs.
 
     bars      2 methods with 12 layers like GPT's or 16 like Llama's, and the smallest example: cold, with a warm
               worker, from the cache
-    methods   12 layers, 1 to 8 methods
-    layers    2 methods, 6 to 24 layers
     edit      one of eight methods edited
     switches  a cold build, each time with one switch of `etplugins.accelerate` turned off
     memory    two methods with 650 MB of weights; four programs at once in one worker
-    worker    the first and later requests of a worker, and the size of its process
+    worker    the first and later requests of a worker that was only asked for a tiny program; the size of its process
+
+The columns are builds:
+
+- `plain`: the plain script; `cold`: with an empty cache; `warm`: one request to a warm worker, without a cache;
+- `hit`: from the cache; `cached`: with the cache of the build before an edit;
+- `all`: a cold build with all switches; the columns after it are cold builds without one switch each;
+- `first`: the first request; `later`: the median of the next ones.
+
+In `memory` and in columns with `MB` the figures are megabytes. A column with `/` is a ratio of two figures of the same
+turn.
 """
 
 from __future__ import annotations
 
-import argparse
 import filecmp
-import importlib.metadata
-import importlib.util
-import json
-import os
-import platform
 import shutil
 import statistics
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
-sys.path[:0] = [str(HERE), str(HERE.parent), str(ROOT)]
+from benchmarks import frame
+from benchmarks.frame import Row
+from benchmarks.lowering.project import Size, edit_one_method, perceptron, transformer
+from benchmarks.measure import command, commands, megabytes, seconds, weighing
+from etplugins.accelerate.occasions import SWITCHES
+from tests.helpers.worker_client import Worker
 
-from measure import command, commands, compile_driver, megabytes, seconds, weighing  # noqa: E402
-from project import Size, edit_one_method, perceptron, transformer  # noqa: E402
-
-from etplugins.accelerate.occasions import SWITCHES  # noqa: E402
-from tests.helpers.worker_client import Worker  # noqa: E402
-
-PLAIN = HERE / "plain.py"
-_HEAD = """\
-# Lowering
-
-`python benchmarks/lowering/run.py --write benchmarks/results` writes this page. It compares builds of one program:
-
-- `plain`: the plain ExecuTorch script in `benchmarks/lowering/plain.py`;
-- `cold`: `etbuild build` with an empty cache;
-- `warm`: one request to a warm worker, without a cache;
-- `hit`: `etbuild build` from the cache; `cached`: with the cache of the build before an edit;
-- `all`: a cold build with all switches; the columns after it are cold builds without one switch each;
-- `first`: the first request to a worker that was only asked for a tiny program; `later`: the median of the next ones.
-
-The figures are wall seconds; in `memory` and in columns with `MB` they are megabytes. A column with `/` is a ratio of
-two figures of the same turn. A row with `->` compares the last program of its section with the first.
-
-The machine:""".splitlines()
+PLAIN = Path(__file__).parents[1] / "plain.py"
 LARGE = Size(layers=12, methods=2, dim=1024)  # 0.65 GB of float32
 ROTARY = Size(layers=16, methods=2, dim=256, model="rotary_model.py")
 REQUESTS = 20
-Row = dict[str, Any]
 
 
 class Bench:
@@ -85,8 +68,8 @@ class Bench:
     def note(self, section: str, **row: Any) -> None:
         """Stores a row of a section, and prints it."""
         self.rows.setdefault(section, []).append(row)
-        shown = [f"{key} {value:.3f}" if isinstance(value, float) else f"{key} {value}" for key, value in row.items()]
-        print(f"{section:8}  {'  '.join(shown)}", flush=True)
+        print(section, end="  ")
+        frame.tell(row)
 
     def plain(self, manifest: Path) -> Path:
         """Runs the plain script, and returns its output directory."""
@@ -116,7 +99,9 @@ class Bench:
         """Runs builds one after the other, and checks that all programs equal the first one's."""
         taken, made = {}, []
         for name, build in builds.items():
-            taken[name] = seconds(lambda build=build: made.append(build()))
+            start = time.monotonic()
+            made.append(build())
+            taken[name] = time.monotonic() - start
             if not filecmp.cmp(made[0] / "program.pte", made[-1] / "program.pte", shallow=False):
                 sys.exit(f"{name} made another program than {next(iter(builds))}")
         for out in made:
@@ -152,32 +137,6 @@ def bars(bench: Bench) -> None:
             "hit": lambda manifest=manifest, cache=cache: bench.cached(manifest, cache),  # type: ignore[misc]
         }
         bench.compare("bars", program, builds, bench.runs)
-
-
-def _growth(bench: Bench, section: str, sizes: dict[int, Size]) -> None:
-    rows = {}
-    for number, size in sizes.items():
-        manifest = transformer(bench.new(), size)
-        builds: dict[str, Callable[[], Path]] = {
-            "plain": lambda manifest=manifest: bench.plain(manifest),  # type: ignore[misc]
-            "cold": lambda manifest=manifest: bench.cold(manifest),  # type: ignore[misc]
-            "warm": lambda manifest=manifest: bench.warm(manifest),  # type: ignore[misc]
-        }
-        program = f"{size.layers} layers, {size.methods} methods"
-        rows[number] = bench.compare(section, program, builds, max(1, bench.runs // 5))
-    few, many = min(rows), max(rows)
-    growth = {f"{name} grows": rows[many][name] / rows[few][name] for name in ("plain", "cold", "warm")}
-    bench.note(section, program=f"{few} -> {many}", linear=many / few, **growth)
-
-
-def methods(bench: Bench) -> None:
-    """Measures the cost of one more method."""
-    _growth(bench, "methods", {number: Size(methods=number) for number in (1, 2, 4, 8)})
-
-
-def layers(bench: Bench) -> None:
-    """Measures the cost of one more layer."""
-    _growth(bench, "layers", {number: Size(layers=number) for number in (6, 12, 24)})
 
 
 def edit(bench: Bench) -> None:
@@ -259,21 +218,16 @@ def worker(bench: Bench) -> None:
     bench.note("worker", program="6 rotary layers, 2 methods", **row)
 
 
-SECTIONS = {section.__name__: section for section in (bars, methods, layers, edit, switches, memory, worker)}
+SECTIONS = {section.__name__: section for section in (bars, edit, switches, memory, worker)}
 
 
 def main() -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--runs", type=int, default=5, help="turns of the bars and switches; a fifth of that of the rest"
-    )
+    parser = frame.parser(__doc__)
+    parser.add_argument("--runs", type=int, default=5, help="turns of the bars; half of that of the rest")
     parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS), metavar="SECTION")
-    parser.add_argument("--write", type=Path, metavar="DIR", help="write lowering.json, .md and .svg there")
     options = parser.parse_args()
-    if options.write and importlib.util.find_spec("matplotlib") is None:
-        sys.exit("`--write` draws a picture: pip install -r benchmarks/requirements.txt")
-    compile_driver(ROOT)
+    frame.begin(options.write, options.loaded)
     with tempfile.TemporaryDirectory() as scratch:
         bench = Bench(Path(scratch), options.runs)
         try:
@@ -281,40 +235,7 @@ def main() -> None:
                 SECTIONS[name](bench)
         finally:
             bench.worker.end()
-    if options.write:
-        _write(options.write, bench.rows)
-
-
-def _write(directory: Path, rows: dict[str, list[Row]]) -> None:
-    from plot import plot
-
-    packages = {name: importlib.metadata.version(name) for name in ("torch", "executorch")}
-    machine = {"processors": os.cpu_count(), "machine": platform.machine(), "python": platform.python_version()}
-    directory.mkdir(exist_ok=True)
-    written = directory / "lowering.json"
-    kept = json.loads(written.read_text("utf-8")) if written.exists() else {"machine": None, "sections": {}}
-    results = {"machine": {**machine, **packages}, "sections": rows}
-    if kept["machine"] == results["machine"]:  # sections that were not run now
-        results["sections"] = {name: {**kept["sections"], **rows}.get(name, []) for name in SECTIONS}
-    written.write_text(json.dumps(results, indent=2) + "\n", "utf-8")
-    (directory / "lowering.md").write_text(_tables(results), "utf-8")
-    plot(results, directory / "lowering.svg")
-
-
-def _tables(results: dict[str, Any]) -> str:
-    """Returns the sections as tables in Markdown: seconds (in `memory`, megabytes) and ratios."""
-    lines = [*_HEAD, ", ".join(f"{key} {value}" for key, value in results["machine"].items()) + ".", ""]
-    for section, rows in results["sections"].items():
-        if not rows:
-            continue
-        lines += [f"## {section}", ""]
-        for place, row in enumerate(rows):
-            if place == 0 or row.keys() != rows[place - 1].keys():
-                lines += [""] * (place > 0) + ["| " + " | ".join(row) + " |", "|---" * len(row) + "|"]
-            cells = (f"{value:.3f}" if isinstance(value, float) else str(value) for value in row.values())
-            lines.append("| " + " | ".join(cells) + " |")
-        lines.append("")
-    return "\n".join(lines)
+    frame.write(options.write, "lowering", bench.rows, options.loaded)
 
 
 if __name__ == "__main__":

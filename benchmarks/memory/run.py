@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures the peak memory of builds of packed checkpoints, above that of the same build of a tiny model.
 
-    python benchmarks/memory/run.py [--formats gptq awq gguf] [--layers 8] [--hidden 2048] [--json]
+    python -m benchmarks.memory.run [--formats gptq awq gguf] [--layers 8] [--hidden 2048] [--write benchmarks/results]
 
 Each checkpoint is a Llama with random integers of 4 bits, in groups of 32 (AWQ: 64), and the program keeps them
 (`quantize: {torchao: [{config: packed}]}`). The build has no cache. Memory is the proportional set size of all its
@@ -13,7 +13,6 @@ float32.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import pty
@@ -27,15 +26,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parent), str(HERE.parents[1])]
+import numpy as np
+import torch
+from safetensors.torch import save_file
 
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
-from measure import compile_driver, megabytes  # noqa: E402
-from safetensors.torch import save_file  # noqa: E402
-
-from tests.helpers.worker_client import descendants  # noqa: E402
+from benchmarks import frame
+from benchmarks.measure import megabytes
+from tests.helpers.worker_client import descendants
 
 Config = dict[str, Any]
 TINY = {"layers": 1, "hidden": 128}
@@ -220,10 +217,10 @@ def measured(name: str, scratch: Path, layers: int, hidden: int) -> tuple[float,
     folder = scratch / f"{name}-{layers}-{hidden}" / "net"
     folder.mkdir(parents=True)
     # in a process of its own, whose memory ends with it
-    call = "import pathlib, run, sys; name, folder, *sizes = sys.argv[1:]"
+    call = "import pathlib, sys; from benchmarks.memory import run; name, folder, *sizes = sys.argv[1:]"
     call += "; print(run.FORMATS[name](pathlib.Path(folder), run.config_of(*map(int, sizes))))"
     arguments = [sys.executable, "-c", call, name, folder, layers, hidden]
-    wrote = subprocess.run([*map(str, arguments)], cwd=HERE, check=True, capture_output=True, text=True)
+    wrote = subprocess.run([*map(str, arguments)], cwd=frame.ROOT, check=True, capture_output=True, text=True)
     file = Path(wrote.stdout.splitlines()[-1])
     out = folder.parent / "out"
     build = [sys.executable, "-m", "etbuild", "build", "--no-cache", "-o", out, manifest(folder, file)]
@@ -243,29 +240,26 @@ def row(name: str, scratch: Path, layers: int, hidden: int) -> dict[str, Any]:
         "peak": peak,
         "above": peak - baseline,
         "above / file": (peak - baseline) / size,
-        "stages": {stage: [round(tiny.get(stage, 0.0)), round(found)] for stage, found in large.items()},
+        "stages": [{"stage": stage, "MB": found, "tiny MB": tiny.get(stage, 0.0)} for stage, found in large.items()],
     }
 
 
 def main() -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = frame.parser(__doc__)
     parser.add_argument("--formats", nargs="+", choices=FORMATS, default=list(FORMATS), metavar="FORMAT")
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--hidden", type=int, default=2048, help="a multiple of 128")
-    parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args()
-    compile_driver(HERE.parents[1])
+    frame.begin(options.write, options.loaded)
+    rows, stages = [], {}
     for name in options.formats:
         with tempfile.TemporaryDirectory() as scratch:
-            found = row(name, Path(scratch), options.layers, options.hidden)
-        if options.json:
-            print(json.dumps(found), flush=True)
-            continue
-        figures = (f"{key} {value:.2f}" for key, value in found.items() if isinstance(value, float))
-        print(f"{name}: {'  '.join(figures)}", flush=True)
-        for stage, (tiny, large) in found["stages"].items():
-            print(f"    {large:6} MB  tiny: {tiny:5}  {stage}", flush=True)
+            rows.append(row(name, Path(scratch), options.layers, options.hidden))
+        stages[f"{name}, stages"] = rows[-1].pop("stages")
+        frame.tell(rows[-1])
+        print(frame.table(stages[f"{name}, stages"]), flush=True)
+    frame.write(options.write, "memory", {"formats": rows, **stages}, options.loaded)
 
 
 if __name__ == "__main__":

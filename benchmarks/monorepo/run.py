@@ -11,16 +11,12 @@ persistent workers. The variables BAZEL and BAZEL7 name the Bazels.
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import platform
 import re
 import shlex
 import shutil
 import subprocess
-import sys
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,12 +24,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
-
-from benchmarks.measure import usage  # noqa: E402
-from benchmarks.monorepo import workspace  # noqa: E402
-from tests.helpers.workspaces import NOT_COPIED, WORKERS, executed, packages_repository  # noqa: E402
+from benchmarks import frame
+from benchmarks.frame import ROOT
+from benchmarks.measure import usage
+from benchmarks.monorepo import workspace
+from tests.helpers.workspaces import NOT_COPIED, WORKERS, executed, packages_repository
 
 COUNTING = """\
 load("@rules_executorch//rules:defs.bzl", "executorch_toolchain")
@@ -247,27 +242,30 @@ def measured(scratch: Path, options: argparse.Namespace) -> Iterator[tuple[str, 
 
 def main() -> None:
     """Measures, and writes the results if asked to."""
-    parser = argparse.ArgumentParser(description="Measure Bazel over many programs.")
+    parser = frame.parser(__doc__)
     parser.add_argument("--programs", type=int, default=1000)
     parser.add_argument("--backbones", type=int, default=50)
     parser.add_argument("--real", type=int, default=40, help="how many programs to build with the real driver")
-    parser.add_argument("--write", type=Path, metavar="DIRECTORY", help="write monorepo.json there")
     options = parser.parse_args()
-    found: dict[str, object] = {
-        "about": {
-            "date": time.strftime("%Y-%m-%d"),
-            "programs": options.programs,
-            "backbones": options.backbones,
-            "processors": os.cpu_count(),
-            "machine": platform.machine(),
-        }
-    }
+    frame.begin(options.write, options.loaded)
     with tempfile.TemporaryDirectory() as scratch:
-        for name, rows in measured(Path(scratch), options):
-            found[name] = rows
-            print(name, json.dumps(rows), f"load of the machine: {os.getloadavg()[1]:.1f}", flush=True)
-            if options.write:
-                (options.write / "monorepo.json").write_text(json.dumps(found, indent=2) + "\n", "utf-8")
+        for name, found in measured(Path(scratch), options):
+            print(name)
+            rows = listed(found)
+            for row in rows:
+                frame.tell(row)
+            frame.write(options.write, "monorepo", {name: rows}, options.loaded)
+
+
+def listed(found: dict[str, Any]) -> list[frame.Row]:
+    """A part of the results as rows."""
+    if "seconds" in found:
+        return [found]
+    return [{"build after an edit of": edit, **row, "actions": _counted(row["actions"])} for edit, row in found.items()]
+
+
+def _counted(actions: dict[str, int]) -> str:
+    return ", ".join(f"{number} {name}" for name, number in actions.items()) or "nothing"
 
 
 if __name__ == "__main__":

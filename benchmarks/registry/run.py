@@ -1,6 +1,6 @@
 """Measures `etbuild push` and `etbuild pull` against skopeo and oras (the Python package), on loopback.
 
-    python benchmarks/registry/run.py [--runs 3] [--megabytes 1000] [--directory /tmp]
+    python -m benchmarks.registry.run [--runs 3] [--megabytes 1000] [--directory /tmp]
 
 Needs docker-registry and skopeo, which tools/find_registry.sh installs. The tools run in turn, each into an empty
 registry; the first round is not counted. Prints wall-clock seconds and the ratio of ours to the faster of the others.
@@ -23,8 +23,6 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.helpers.builds import write_build
 from tests.registry.servers import Registry, Wire, find

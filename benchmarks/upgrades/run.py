@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """How much each commit of this repository that touches the driver builds again: the share of the steps of the examples.
 
-    python benchmarks/upgrades/run.py [--actions] [--commits 60] [--until COMMIT] [--write benchmarks/results]
+    python -m benchmarks.upgrades.run [--commits 60] [--until COMMIT] [--write benchmarks/results]
 
 A step is built again if the commit changed code of a package that the step runs, or of a plug-in that the program uses:
 its key holds them. The packages are those of today, also for files that had another place then; a file that is gone
@@ -9,54 +9,45 @@ counts in the package of its name. The report is also written again if the expor
 the digests of what made the program. Bytes that stay the same stop the rest: a step whose inputs did not change is a
 hit.
 
-An action of a build rule has the files of its step and of the plug-ins that its target names, comments included:
-`--actions`.
+An action of a build rule has the files of its step and of the plug-ins that its target names, comments included.
+Three rows of a table: keys, keys if comments counted, and actions.
 """
 
 from __future__ import annotations
 
-import argparse
 import functools
-import json
 import statistics
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "toolchain"), str(ROOT)]
-
-from etbuild.key import code  # noqa: E402
-from etbuild.manifest import validate  # noqa: E402
-from etbuild.plan.plan import Plan, from_manifest  # noqa: E402
-from tests.conftest import MANIFESTS, variant  # noqa: E402
-from tests.helpers.drivers import rules  # noqa: E402
+from benchmarks import frame
+from benchmarks.frame import ROOT, Row
+from etbuild.key import code
+from etbuild.manifest import validate
+from etbuild.plan.plan import Plan, from_manifest
+from tests.conftest import MANIFESTS, variant
+from tests.helpers.drivers import rules
 
 DRIVER = ("toolchain/etbuild", "toolchain/etplugins", "schemas")
 STEPS = ("plan", "export", "lower", "compare", "report")
 
 
-def _git(*arguments: str) -> str:
-    return subprocess.run(["git", "-C", ROOT, *arguments], capture_output=True, text=True, check=True).stdout
-
-
 @functools.cache
 def _code(blob: str) -> str:
-    return code.code_of(_git("cat-file", "blob", blob))
+    return code.code_of(frame.git("cat-file", "blob", blob))
 
 
 def _files(commit: str) -> dict[str, str]:
     """The files of the driver in a commit that are in keys, each with the digest of its blob."""
-    rows = (line.partition("\t") for line in _git("ls-tree", "-r", commit, *DRIVER).splitlines())
+    rows = (line.partition("\t") for line in frame.git("ls-tree", "-r", commit, *DRIVER).splitlines())
     return {path: facts.split()[2] for facts, _, path in rows if path.endswith((".py", ".schema.json"))}
 
 
 def _places_today(commit: str) -> dict[str, str]:
     """The files of a commit that lie elsewhere now, with their places of today."""
     asked = ("--find-renames=25%", "--diff-filter=R", "--name-status", "-l0")
-    listed = _git("diff", *asked, commit, "HEAD", "--", *DRIVER)
+    listed = frame.git("diff", *asked, commit, "HEAD", "--", *DRIVER)
     return {old: new for _, old, new in (line.split("\t") for line in listed.splitlines())}
 
 
@@ -128,31 +119,38 @@ def _plans() -> dict[str, Plan]:
     return {name: from_manifest(each.data) for name, each in loaded.items()}
 
 
+KEYS = {
+    "the command line": (False, False),
+    "the same if comments and docstrings counted": (True, False),
+    "actions of build rules": (True, True),
+}
+"""For each kind of keys, whether comments count, and whether it is what actions read."""
+
+
 def main() -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = frame.parser(__doc__)
     parser.add_argument("--commits", type=int, default=60, help="how many commits that touch the driver")
-    parser.add_argument("--comments", action="store_true", help="count comments and docstrings too")
-    parser.add_argument("--actions", action="store_true", help="count what actions of build rules read, comments too")
     parser.add_argument("--until", default="HEAD", help="the last commit")
-    parser.add_argument("--write", type=Path, metavar="DIR", help="write upgrades.json there")
     options = parser.parse_args()
-    listed = _git("log", "--no-merges", f"-{options.commits}", "--format=%H %s", options.until, "--", *DRIVER)
+    frame.begin(options.write, loaded=True)  # it counts, and measures no time
+    asked = ("log", "--no-merges", f"-{options.commits}", "--format=%H %s", options.until, "--", *DRIVER)
+    listed = [line.partition(" ") for line in frame.git(*asked).splitlines()]
     plans = _plans()
-    of_program = {name: 5 + len(plan.methods) for name, plan in plans.items()}  # plan, export, lower, compare, report
-    rows, shares = [], []
-    for line in listed.splitlines():
-        name, _, subject = line.partition(" ")
-        commit = Commit.read(name, subject, options.comments or options.actions)
-        again = sum(len([*commit.rebuilds(plan, options.actions)]) for plan in plans.values())
-        shares.append(again / sum(of_program.values()))
-        rows.append({"commit": commit.name[:10], "share": round(shares[-1], 3)})
-        print(f"{commit.name[:10]}  {shares[-1]:4.0%}  {commit.subject}", flush=True)
-    summary = {"median": statistics.median(shares), "mean": round(statistics.mean(shares), 3)}
-    print(f"median {summary['median']:.0%}, mean {summary['mean']:.0%}, nothing: {shares.count(0)} of {len(shares)}")
-    if options.write is not None:
-        content = {"programs": len(plans), "steps": sum(of_program.values()), "commits": rows, **summary}
-        (options.write / "upgrades.json").write_text(json.dumps(content, indent=1) + "\n", "utf-8")
+    steps = sum(5 + len(plan.methods) for plan in plans.values())  # plan, export, lower, compare, report
+    commits: list[Row] = [{"commit": name[:10]} for name, _, _ in listed]
+    rows: list[Row] = []
+    for kind, (comments, actions) in KEYS.items():
+        shares = []
+        for (name, _, subject), row in zip(listed, commits, strict=True):
+            commit = Commit.read(name, subject, comments)
+            again = sum(len([*commit.rebuilds(plan, actions)]) for plan in plans.values())
+            shares.append(round(again / steps, 3))
+            row[kind] = shares[-1]
+        found = {"median": statistics.median(shares), "mean": round(statistics.mean(shares), 3)}
+        rows.append({"keys of": kind, **found, "commits that rebuild nothing": shares.count(0), "of": len(shares)})
+        frame.tell(rows[-1])
+    frame.write(options.write, "upgrades", {"keys": rows, "commits": commits}, loaded=False)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
 """The rule executorch_benchmark: measures a program when it is run."""
 
-load("//rules:providers.bzl", "ExecutorchProgramInfo")
 load("//toolchain:runfiles.bzl", "quoted")
 load("//toolchain:toolchain.bzl", "TOOLCHAIN_TYPE")
 load(":driver_script.bzl", "DRIVER_SCRIPT_ATTRS", "driver_script", "lines_of")
-load(":program_arguments.bzl", "PROGRAMS", "located", "program_arguments")
+load(":program_arguments.bzl", "located", "program_arguments")
+load(":program_attribute.bzl", "RUNNABLE", "program_attribute", "program_info")
 
 # `bazel run` starts the script in its runfiles. Paths of the user are relative to another directory.
 _SCRIPT = """\
@@ -20,24 +20,23 @@ def _benchmark_impl(ctx):
     given = program_arguments(ctx, ctx.attr.program)
     arguments, files = list(given.arguments), list(given.files)
     if ctx.attr.against:
-        other = ctx.attr.against[ExecutorchProgramInfo]
+        other = program_info(ctx.attr.against, "against")
         arguments.append(located(ctx, "--against=", other.pte))
         files += [other.pte, other.index] + other.named_data.values()
     arguments += [quoted(option) for option in ctx.attr.options]
     return driver_script(ctx, _SCRIPT, files, arguments = lines_of(arguments))
 
 _BENCHMARK_ATTRS = dict(DRIVER_SCRIPT_ATTRS, **{
-    "against": attr.label(
+    "against": program_attribute(
         doc = "Another program that is measured in turns with `program`. It has methods with the same inputs.",
-        providers = [ExecutorchProgramInfo],
     ),
     "options": attr.string_list(
         doc = "Options of `etbuild bench`, such as `--threads=1`.",
     ),
-    "program": attr.label(
+    "program": program_attribute(
         doc = "The program: an `executorch_program`, or another rule with `ExecutorchProgramInputsInfo`.",
         mandatory = True,
-        providers = PROGRAMS,
+        providers = RUNNABLE,
     ),
 })
 

@@ -1,11 +1,11 @@
 """The macros executorch_cc_library and executorch_embed, and the rule executorch_runtime: programs in C++."""
 
 load("@rules_executorch_host//:host.bzl", "CC_COMMON", "CC_INFO")
-load("//rules:providers.bzl", "ExecutorchProgramInfo")
 load("//toolchain:toolchain.bzl", "TOOLCHAIN_TYPE")
 load(":cc_helpers.bzl", "cc_library_rule", "group")
 load(":driver.bzl", "driver_arguments", "run_driver")
 load(":macros.bzl", "helper_attributes")
+load(":program_attribute.bzl", "program_attribute", "program_info")
 
 # The libraries of the wheel that programs need: the runtime and its backends for any Linux machine, and its kernels.
 _LIBRARIES = [
@@ -24,7 +24,7 @@ _DEFINES = ["C10_USING_CUSTOM_GENERATED_MACROS", "ET_EVENT_TRACER_ENABLED"]
 _C10 = "executorch/runtime/core/portable_type/c10"
 
 def _cpp_files_impl(ctx):
-    program = ctx.attr.program[ExecutorchProgramInfo]
+    program = program_info(ctx.attr.program, "program")
     suffixes = [".h"] + (["_data.h", "_data.cc"] if ctx.attr.embed else [])
     outputs = [ctx.actions.declare_file(ctx.attr.stem + suffix) for suffix in suffixes]
     arguments = driver_arguments(ctx, "cpp")
@@ -60,7 +60,7 @@ _cpp_files = rule(
         "embed": attr.bool(),
         "max_bytes": attr.int(),
         "namespace": attr.string(),
-        "program": attr.label(mandatory = True, providers = [ExecutorchProgramInfo]),
+        "program": program_attribute(mandatory = True),
         "stem": attr.string(mandatory = True),
     },
     toolchains = [str(TOOLCHAIN_TYPE)],

@@ -51,6 +51,9 @@ def executorch_checkpoints(name, manifest, checkpoints, checkpoint_as, **kwargs)
       checkpoint_as: string, the name that the manifest uses for the checkpoint.
       **kwargs: more attributes of every `executorch_program`. `weights` are those that all programs have.
     """
+    for attribute in ("export", "lowered", "weights_as"):
+        if attribute in kwargs:
+            fail("executorch_checkpoints sets it for each program: leave it out", attr = attribute)
     named = _named(checkpoints, checkpoint_as)
     attributes = dict(kwargs, manifest = manifest, manifest_name = kwargs.get("manifest_name", name))
     template = "{}.{}".format(name, TEMPLATE)

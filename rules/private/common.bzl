@@ -351,11 +351,19 @@ def checkpoint_names(labels):
     Returns:
       (dict of name to label, string): the string says what is wrong, or is None.
     """
-    paths = [label.replace("@", "").replace("//", "/").replace(":", "/").split("/") for label in labels]
+    files = {}
+    for label in labels:
+        file = label[1:] if label.startswith(":") else label
+        if file in files:
+            return {}, "'{}' and '{}' are one file: keep one".format(files[file], label)
+        files[file] = label
+    paths = [label.replace("@", "").replace("//", "/").replace(":", "/").split("/") for label in files]
     one_name = len(labels) > 1 and len({path[-1]: True for path in paths}) == 1
     named = {}
     for label, path in zip(labels, paths):
         name = _for_names((path[-2] if len(path) > 1 else "") if one_name else _stem(path[-1]))
+        if not name:
+            return {}, "'{}' has the name of others, and no folder to be called after: write a dictionary of names to checkpoints".format(label)
         if name in named:
             return {}, "'{}' and '{}' would both be called '{}': write a dictionary of names to checkpoints".format(
                 named[name],

@@ -13,6 +13,9 @@ exports_files(["host.bzl", "{pythons}"], visibility = ["//visibility:public"])
 _HOST = '''\
 """About this Bazel and this machine. Made by rules_executorch."""
 {loads}
+# An interpreter on the PATH of the repository rules. Empty if there is none.
+PYTHON = {python}
+
 # The providers of Python libraries: Bazel's own, if it has one, and that of the attribute `py_info`.
 PY_INFOS = [py_info for py_info in [{infos}] if py_info]
 
@@ -36,6 +39,7 @@ def _host_repository_impl(repository_ctx):
         cc_info = own_global(repository_ctx, "CcInfo"),
         exec_group = "None" if is_before(repository_ctx, 5) else "exec_group",
         infos = ", ".join([own_global(repository_ctx, "PyInfo")] + (["_PyInfo"] if py_info else [])),
+        python = repr(str(repository_ctx.which("python3") or "")),
         platform = repr(repository_ctx.attr.platform),
         loads = "\nload(\"{}\", _PyInfo = \"PyInfo\")\n".format(py_info) if py_info else "",
     ), executable = False)

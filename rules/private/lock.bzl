@@ -3,11 +3,11 @@
 It makes two targets: one writes the lockfile, the other is a test that compares the program with it.
 """
 
-load("//rules:providers.bzl", "ExecutorchProgramInfo")
 load("//toolchain:runfiles.bzl", "quoted", "runfiles_path")
 load("//toolchain:toolchain.bzl", "TOOLCHAIN_TYPE")
 load(":driver_script.bzl", "DRIVER_SCRIPT_ATTRS", "driver_script", "without_spaces")
 load(":macros.bzl", "common_attributes")
+load(":program_attribute.bzl", "program_attribute", "program_info")
 
 _SCRIPT = """\
 exec "$(rlocation {driver})" lock "$(rlocation {index})" {arguments}
@@ -20,7 +20,7 @@ exit 1
 
 def _script(ctx, arguments, files):
     """Returns the providers of a target that runs the driver's verb `lock` with these arguments."""
-    index = ctx.attr.program[ExecutorchProgramInfo].index
+    index = program_info(ctx.attr.program, "program").index
     path = quoted(runfiles_path(ctx, index))
     return driver_script(ctx, _SCRIPT, [index] + files, arguments = arguments, index = path)
 
@@ -45,10 +45,9 @@ _UPDATE_ATTRS = dict(DRIVER_SCRIPT_ATTRS, **{
         doc = "The file name of the lockfile.",
         mandatory = True,
     ),
-    "program": attr.label(
+    "program": program_attribute(
         doc = "The program.",
         mandatory = True,
-        providers = [ExecutorchProgramInfo],
     ),
 })
 

@@ -1,10 +1,10 @@
 """The rule executorch_named_data: one named-data file of a program."""
 
-load("//rules:providers.bzl", "ExecutorchProgramInfo")
 load(":compat.bzl", "label_text")
+load(":program_attribute.bzl", "program_attribute", "program_info")
 
 def _executorch_named_data_impl(ctx):
-    named_data = ctx.attr.program[ExecutorchProgramInfo].named_data
+    named_data = program_info(ctx.attr.program, "program").named_data
     if ctx.attr.tag not in named_data:
         fail("{} has no named data '{}'. It has {}".format(
             label_text(ctx.attr.program.label),
@@ -15,10 +15,9 @@ def _executorch_named_data_impl(ctx):
     return [DefaultInfo(files = depset([file]), runfiles = ctx.runfiles([file]))]
 
 _NAMED_DATA_ATTRS = {
-    "program": attr.label(
+    "program": program_attribute(
         doc = "The program (`executorch_program`).",
         mandatory = True,
-        providers = [ExecutorchProgramInfo],
     ),
     "tag": attr.string(
         doc = "A tag in the program's `named_data` or `sharded_named_data`.",

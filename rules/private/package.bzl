@@ -1,8 +1,8 @@
 """The rule executorch_package: programs as a package for a registry."""
 
-load("//rules:providers.bzl", "ExecutorchProgramInfo")
 load("//toolchain:toolchain.bzl", "TOOLCHAIN_TYPE")
 load(":driver.bzl", "driver_arguments", "run_driver")
+load(":program_attribute.bzl", "program_info", "programs_attribute")
 
 def _package(ctx, output, option):
     """Declares ExecutorchPackage, which writes the package as a directory or as a tar file.
@@ -12,7 +12,7 @@ def _package(ctx, output, option):
       output: File, what is written.
       option: string, the option of the driver that names it.
     """
-    programs = [program[ExecutorchProgramInfo] for program in ctx.attr.programs]
+    programs = [program_info(program, "programs") for program in ctx.attr.programs]
     arguments = driver_arguments(ctx, "package")
     arguments.add_all([program.index for program in programs])
     for key, value in sorted(ctx.attr.annotations.items()):
@@ -51,11 +51,10 @@ _PACKAGE_ATTRS = {
     "builder": attr.string(
         doc = "A URI for who builds the programs, for their provenance, such as `https://ci.example.com/models`.",
     ),
-    "programs": attr.label_list(
+    "programs": programs_attribute(
         doc = "The programs (`executorch_program`). Each has its own name.",
         allow_empty = False,
         mandatory = True,
-        providers = [ExecutorchProgramInfo],
     ),
 }
 

@@ -29,7 +29,7 @@ def _target(ctx):
     shared = attributes.lowered or attributes.export
     target = struct(
         name = name_with_variant(ctx.label.name, variant),
-        backends = attributes.backends,
+        backends = sorted(attributes.backends),
         export = shared[ExecutorchExportInfo] if shared else None,
         input_names = {
             attribute: [entry.name + ("/" if entry.file.is_directory else "") for entry in getattr(inputs, attribute)]
@@ -39,11 +39,11 @@ def _target(ctx):
         manifest = manifest,
         manifest_name = attributes.manifest_name,
         manifest_path = repository_path(manifest),
-        methods = attributes.methods,
-        named_data = attributes.named_data,
+        methods = sorted(attributes.methods),
+        named_data = sorted(attributes.named_data),
         parameters = attributes.parameters,
-        plugins = attributes.plugins,
-        sharded_named_data = attributes.sharded_named_data,
+        plugins = sorted(attributes.plugins),
+        sharded_named_data = sorted(attributes.sharded_named_data),
         templates = templates,
         variant = variant,
         verify_reproducible = attributes.verify_reproducible,

@@ -1,6 +1,6 @@
 """Arguments of the driver for a target that runs a finished program: in a test or a benchmark."""
 
-load("//rules:providers.bzl", "ExecutorchProgramInfo", "ExecutorchProgramInputsInfo")
+load("//rules:providers.bzl", "ExecutorchProgramInputsInfo")
 load("//toolchain:runfiles.bzl", "quoted", "runfiles_path")
 load("//toolchain:toolchain.bzl", "TOOLCHAIN_TYPE")
 load(":common.bzl", "hint_arguments", "read_by")
@@ -8,9 +8,7 @@ load(":compat.bzl", "ETBUILD", "label_text")
 load(":driver_script.bzl", "without_spaces")
 load(":library.bzl", "check_packages", "data_of", "installed_of", "library_of")
 load(":names.bzl", "check_unique", "named_beside", "repository_path")
-
-# The providers of targets that can be tested and measured.
-PROGRAMS = [ExecutorchProgramInfo, ExecutorchProgramInputsInfo]
+load(":program_attribute.bzl", "program_info")
 
 def located(ctx, prefix, file):
     """Returns an argument that ends with the path of a file, as a word of a shell that has `rlocation`.
@@ -30,7 +28,7 @@ def program_arguments(ctx, program, srcs = [], deps = [], data = []):
 
     Args:
       ctx: the context of the rule.
-      program: Target with the providers in `PROGRAMS`.
+      program: Target with the providers in `RUNNABLE`.
       srcs: list of Files, more Python sources.
       deps: list of targets, libraries that `srcs` import.
       data: list of Files, more data.
@@ -38,7 +36,7 @@ def program_arguments(ctx, program, srcs = [], deps = [], data = []):
     Returns:
       struct of `arguments` (a list of words of a shell that has `rlocation`) and `files` (a list of Files).
     """
-    made, program = program[ExecutorchProgramInfo], program[ExecutorchProgramInputsInfo]
+    made, program = program_info(program, "program"), program[ExecutorchProgramInputsInfo]
     libraries = [library_of(ctx, dep) for dep in deps]
     check_packages(ctx.label, installed_of(libraries), ctx.toolchains[TOOLCHAIN_TYPE])
     own = named_beside(srcs, program.manifest)

@@ -56,6 +56,14 @@ def executorch_programs(name, manifest, variants, **kwargs):
       variants: dict of variant name to dict, the attributes of that variant's `executorch_program` that differ.
       **kwargs: more attributes of every `executorch_program`.
     """
+    if type(variants) != "dict":
+        fail("write a dictionary of the variants' names to the attributes that differ", attr = "variants")
+    for variant, own in variants.items():
+        if type(own) != "dict":
+            fail("`{}`: write a dictionary of the attributes that differ, or {{}}".format(variant), attr = "variants")
+        for attribute in ("manifest", "name", "variant"):
+            if attribute in own:
+                fail("`{}`: leave out `{}`, which all variants have".format(variant, attribute), attr = "variants")
     executorch_program(name = name, manifest = manifest, **kwargs)
     for variant, own in variants.items():
         attributes = dict(kwargs, export = ":" + name)

@@ -5,11 +5,12 @@ load("//toolchain:toolchain.bzl", "TOOLCHAIN_TYPE")
 load(":driver.bzl", "driver_arguments", "run_driver")
 load(":driver_script.bzl", "DRIVER_SCRIPT_ATTRS", "driver_script", "lines_of")
 load(":program_arguments.bzl", "located")
+load(":program_attribute.bzl", "program_info", "programs_attribute")
 
 def _programs(ctx):
     """Returns the programs of a target, and for each the lines of its sources."""
     return (
-        [program[ExecutorchProgramInfo].pte for program in ctx.attr.programs],
+        [program_info(program, "programs").pte for program in ctx.attr.programs],
         [program[ExecutorchExportInfo].lines for program in ctx.attr.programs],
     )
 
@@ -48,7 +49,7 @@ _ATTRS = {
               "names the operator, the methods and the lines of the model.",
         allow_files = [".yaml", ".yml"],
     ),
-    "programs": attr.label_list(
+    "programs": programs_attribute(
         doc = "The programs (`executorch_program`).",
         allow_empty = False,
         mandatory = True,

@@ -3,7 +3,8 @@
 load("//toolchain:toolchain.bzl", "TOOLCHAIN_TYPE")
 load(":driver_script.bzl", "DRIVER_SCRIPT_ATTRS", "driver_script", "lines_of")
 load(":library.bzl", "LIBRARIES", "python_library")
-load(":program_arguments.bzl", "PROGRAMS", "program_arguments")
+load(":program_arguments.bzl", "program_arguments")
+load(":program_attribute.bzl", "RUNNABLE", "program_attribute")
 
 _SCRIPT = """\
 arguments=(
@@ -39,10 +40,10 @@ _program_test = rule(
             aspects = [python_library],
             providers = LIBRARIES,
         ),
-        "program": attr.label(
+        "program": program_attribute(
             doc = "The program: an `executorch_program`, or another rule with `ExecutorchProgramInputsInfo`.",
             mandatory = True,
-            providers = PROGRAMS,
+            providers = RUNNABLE,
         ),
         "search": attr.bool(
             doc = "Whether a failure is searched for the operator or the layer that causes it.",

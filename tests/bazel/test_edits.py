@@ -202,6 +202,35 @@ def test_a_plugin_that_a_program_does_not_use_is_no_input(net: Workspace, option
         assert [set(re.findall(r"sources_plugins/(\w+)", line)) for line in actions] == [used] * len(actions)
 
 
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("file", "old", "new", "run"),
+    [
+        pytest.param("etbuild/lower/passes.py", "import annotations", "import annotations  # all", [], id="comment"),
+        pytest.param("etbuild/lower/passes.py", '"""', '"""Said in other words. ', [], id="docstring"),
+        pytest.param("etbuild/cli/lower.py", 'help="use the result', 'help="take the result', [], id="help"),
+        pytest.param(
+            "etbuild/schemas/model.schema.json", '"description": "', '"description": "So: ', [PLAN], id="schema"
+        ),
+        pytest.param("etbuild/version/__init__.py", 'VERSION = "', 'VERSION = "1', [REPORT], id="version"),
+        pytest.param(
+            "etbuild/report/index.py", "from etbuild.version", "X = 1\nfrom etbuild.version", [REPORT], id="report"
+        ),
+    ],
+)
+def test_an_edit_of_the_driver_runs_what_its_code_reaches(
+    net: Workspace, options: list[str], file: str, old: str, new: str, run: list[str]
+) -> None:
+    path = net.directory / "toolchain" / file
+    text = path.read_text("utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new, 1), "utf-8")
+    try:
+        assert net.build("//edits:net", *options).mnemonics == run
+    finally:
+        path.write_text(text, "utf-8")
+
+
 def test_a_source_that_nothing_imports_lowers_nothing(net: Workspace, options: list[str]) -> None:
     net.write("edits/unused.py", "x = 1\n")
     try:

@@ -52,3 +52,5 @@ def test_each_step(workspace: Workspace) -> None:
         elif snippet.language == "starlark" and starlark_file(snippet) == "BUILD":
             assert (workspace.directory / "models/digits/BUILD").read_text("utf-8") == snippet.text + "\n"
     assert workspace.output("models/digits/package.oci/index.json").exists()
+    code, said = project.run("bazel build --nobuild //...")  # the packages of the rules are no part of the workspace
+    assert code == 0, said

@@ -416,7 +416,7 @@ def edge(method, program):
     from torch.fx.passes.infra.pass_base import PassResult
 
     def maybe(graph_module):
-        if subprocess.check_output(["cat", {flag!r}]) == b"1":
+        if subprocess.call(["test", "-s", {flag!r}]) == 0:
             (tanh,) = (node for node in graph_module.graph.nodes if "tanh" in str(node.target))
             tanh.replace_all_uses_with(tanh.args[0])
             graph_module.graph.erase_node(tanh)
@@ -429,7 +429,7 @@ def edge(method, program):
 
 def test_another_program_of_the_same_key_is_compared_again(build: Build, tmp_path: Path) -> None:
     flag = tmp_path / "flag"
-    flag.write_text("0", "utf-8")
+    flag.touch()
     passes = PASS_OF_FILE.format(flag=str(flag))
     text = (
         'schema: executorch-model/v1\nname: net\nmodel: {factory: "model:create"}\n'

@@ -24,6 +24,7 @@ from etbuild.key import code
 from etbuild.plan.plan import Plan
 from etbuild.plan.step_plans import read_plan
 from tests.helpers.drivers import TOOLCHAIN, driver_of_action
+from tests.helpers.manifests import net
 from tests.helpers.worker_client import Worker
 from tests.helpers.workspaces import REPOSITORY
 
@@ -475,9 +476,9 @@ class LoggedProject(Project):
 
     def run(self, verb: str, *arguments: object) -> None:
         driver = self.root / f"{verb}.driver"
-        for name in driver_of_action(verb):
-            (driver / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(TOOLCHAIN / name, driver / name)
+        files = [each for name in sorted(driver_of_action(verb)) for each in (name, TOOLCHAIN / name)]
+        copy = [TOOLCHAIN / "copy_driver.py", "without_texts", driver, self.root / f"{verb}.together", *files]
+        subprocess.run([sys.executable, *map(str, copy)], check=True)
         command = [sys.executable, "-c", LOGGED, self.root / f"{verb}.imports", verb, *arguments]
         subprocess.run([*map(str, command)], env={**os.environ, "PYTHONPATH": str(driver)}, check=True)
 
@@ -496,6 +497,20 @@ class LoggedProject(Project):
         paths = {name: TOOLCHAIN / Path(*name.split(".")[:2]) for name in names}
         found = {".".join(name.split(".")[:2]) for name in names if paths[name].is_dir()}
         return {name.removeprefix("etbuild.") for name in found}
+
+
+@pytest.mark.parametrize("quantize", ["", "  quantize: {torchao: [{config: 8da4w, group_size: 32}]}\n"])
+def test_files_of_an_export_may_be_links_as_in_sandboxes_of_bazel(tmp_path: Path, quantize: str) -> None:
+    """Methods are lowered in processes that may only open what their step has."""
+    methods = "methods:\n  second:\n    example_inputs:\n      - {shape: [1, 32]}\n"
+    manifest = MANIFEST.replace("methods:\n", methods).replace("[2, 8]", "[2, 32]") + quantize
+    parts = "self.linear = torch.nn.Linear(32, 32)\nself.second = self.forward"
+    project = Project(tmp_path, manifest, net(parts, forward="return self.linear(x).relu()"))
+    project.export()
+    (tmp_path / "elsewhere").mkdir()
+    for number, path in enumerate(sorted(path for path in (tmp_path / "export").rglob("*") if path.is_file())):
+        path.symlink_to(path.rename(tmp_path / f"elsewhere/{number}"))
+    assert project.finish()["net.pte"]
 
 
 def test_a_step_imports_what_its_key_and_its_action_have_and_no_more(tmp_path: Path) -> None:

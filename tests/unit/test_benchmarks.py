@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 
+from benchmarks.zoo import zoo
 from etbuild.cli.main import main
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS / "zoo"))
-
-import zoo  # noqa: E402
 
 
 @pytest.mark.parametrize("name", zoo.MODELS)

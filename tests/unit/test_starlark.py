@@ -136,3 +136,48 @@ def test_other_texts_do_not_name_checkpoints(name: str) -> None:
     names = Loader(REPOSITORY).load(REPOSITORY / "rules/private/common.bzl").names
     assert f"'{name}'" in names["checkpoints_error"]([name])
     assert "both be called 'a'" in names["checkpoint_names"](["a.pt", "b/a.bin"])[1]
+
+
+class Refused(Exception):
+    """What `fail` of Starlark ends a macro with."""
+
+
+def refusal(file: str, macro: str, **attributes: Any) -> str:
+    """Calls a macro with Starlark's `type` and `fail`, and returns the attribute and the message that it ends with."""
+
+    def fail(message: str, attr: str) -> None:
+        raise Refused(f"{attr}: {message}")
+
+    function = Loader(REPOSITORY).load(REPOSITORY / file).names[macro]
+    types = {"str": "string", "dict": "dict", "list": "list"}
+    for each in (function, function.__globals__.get("_named", function)):
+        each.__globals__.update(fail=fail, type=lambda value: types[type(value).__name__])
+    with pytest.raises(Refused) as refused:
+        function(name="net", manifest="net.yaml", **attributes)
+    return str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("variants", "message"),
+    [
+        ({"ios": "x"}, "variants: `ios`: write a dictionary of the attributes that differ, or {}"),
+        ({"ios": {"name": "x"}}, "variants: `ios`: leave out `name`, which all variants have"),
+        (["ios"], "variants: write a dictionary of the variants' names to the attributes that differ"),
+    ],
+)
+def test_variants_that_are_no_attributes_are_refused(variants: Any, message: str) -> None:
+    assert refusal("rules/private/programs.bzl", "executorch_programs", variants=variants) == message
+
+
+@pytest.mark.parametrize(
+    ("attributes", "message"),
+    [
+        ({"checkpoints": ["w.pt", ":w.pt"]}, "checkpoints: 'w.pt' and ':w.pt' are one file: keep one"),
+        ({"checkpoints": ["w.pt", "//a:w.pt"]}, "checkpoints: 'w.pt' has the name of others, and no folder"),
+        ({"checkpoints": "w.pt"}, "checkpoints: write a list of labels, or a dictionary of names to labels"),
+        ({"checkpoints": ["w.pt"], "lowered": ":y"}, "lowered: executorch_checkpoints sets it for each program"),
+    ],
+)
+def test_checkpoints_with_a_mistake_are_refused(attributes: Any, message: str) -> None:
+    found = refusal("rules/private/checkpoints.bzl", "executorch_checkpoints", checkpoint_as="w.pt", **attributes)
+    assert found.startswith(message)

@@ -249,9 +249,9 @@ def test_what_is_computed_or_decided_is_left_alone(package: Path, attribute: str
 
 def test_what_is_left_alone_is_told(package: Path, capsys: pytest.CaptureFixture[str]) -> None:
     generated(package, LOAD + NEW.replace('["body"]', "TAGS").replace('"net.yaml"', '"net.yaml", variant = V'))
-    assert "BUILD:6: `variant` is computed; the target is left alone" in capsys.readouterr().err
+    assert "BUILD:6: cannot read `variant`: it is computed; the target is left alone" in capsys.readouterr().err
     generated(package, LOAD + NEW.replace('["body"]', "TAGS"))
-    assert "BUILD:11: `named_data` is computed; it is left alone" in capsys.readouterr().err
+    assert "BUILD:11: cannot read `named_data`: it is computed; it is left alone" in capsys.readouterr().err
 
 
 def test_a_macro_is_a_target_and_is_left_alone(package: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -265,7 +265,7 @@ def test_a_macro_is_a_target_and_is_left_alone(package: Path, capsys: pytest.Cap
 def test_a_loop_over_manifests_is_left_alone(package: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = LOAD + '[executorch_program(name = n, manifest = n + ".yaml") for n in ["net"]]\n'
     assert generated(package, before) == before
-    assert "`manifest` is computed" in capsys.readouterr().err
+    assert "cannot read `manifest`: it is computed" in capsys.readouterr().err
 
 
 def test_a_rule_can_be_loaded_under_another_name_and_from_elsewhere(package: Path) -> None:
@@ -489,8 +489,24 @@ def test_a_check_tells_what_it_cannot_read_and_does_not_fail_for_it(
     package: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, out, err = checked(package, capsys, LOAD + NEW.replace('["body"]', "TAGS"))
-    assert (code, out) == (0, "the targets agree with their manifests\n")
-    assert "`named_data` is computed; it is left alone" in err
+    assert (code, out) == (0, "nothing to change in what can be read\n")
+    assert "cannot read `named_data`: it is computed; it is left alone" in err
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ('select({"//a:b": ["old.safetensors"]})', "it is computed; it is left alone"),
+        ('OTHERS + ["old.safetensors"]', "it is computed; it is left alone"),
+        ('[":made"]', "only Bazel knows the files of `:made`; the manifest names net.safetensors"),
+    ],
+)
+def test_a_check_tells_that_files_of_a_target_cannot_be_read(
+    package: Path, capsys: pytest.CaptureFixture[str], weights: str, message: str
+) -> None:
+    code, out, err = checked(package, capsys, LOAD + NEW.replace('["net.safetensors"]', weights))
+    assert (code, out) == (0, "nothing to change in what can be read\n")
+    assert f"cannot read `weights`: {message}" in err
 
 
 def test_a_check_fails_for_what_only_the_user_can_fix(package: Path, capsys: pytest.CaptureFixture[str]) -> None:

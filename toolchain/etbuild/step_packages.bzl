@@ -20,6 +20,7 @@ STEP_PACKAGES = {
     "report": ["report"],
     "steps": ["compare", "export", "lower", "plan", "report"],
     "surroundings": ["compare", "export", "lower", "plan", "report"],
+    "version": ["report"],
 }
 
 # Directories of the core that no action has: files for CMake.

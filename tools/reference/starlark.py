@@ -81,6 +81,7 @@ _GENERATED: dict[str, Any] = {
     "EXEC_GROUP": _record("exec_group"),
     "HOST_PLATFORM": None,
     "PACKAGES": [],
+    "PYTHON": "",
     "PY_INFOS": [],
     "TOOLCHAINS": [],
     "read_netrc": None,

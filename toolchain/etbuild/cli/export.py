@@ -23,17 +23,21 @@ def add(verbs: Any) -> None:
     """Registers the verb."""
     parser = add_step_parser(verbs, "export", "Export the methods: the first step of a build", "export-plan")
     add_declared(parser)
-    add_path(parser, "--inputs FILE", "write the digests of everything that the export reads to FILE", required=True)
-    add_repeatable(parser, "--method NAME=FILE", "write this method to FILE instead of into DIR", dest="methods")
     add_path(
-        parser, "--lines FILE", "write the lines of the sources, which only messages name, to FILE instead of into DIR"
+        parser, "--inputs FILE", help="write the digests of everything that the export reads to FILE", required=True
+    )
+    add_repeatable(parser, "--method NAME=FILE", help="write this method to FILE instead of into DIR", dest="methods")
+    add_path(
+        parser,
+        "--lines FILE",
+        help="write the lines of the sources, which only messages name, to FILE instead of into DIR",
     )
     add_path(
         parser,
         "--examples FILE",
-        "write the example inputs, which only the comparison reads, to FILE instead of into DIR",
+        help="write the example inputs, which only the comparison reads, to FILE instead of into DIR",
     )
-    add_path(parser, "-o, --out DIR", "directory for the export", dest="directory", required=True)
+    add_path(parser, "-o, --out DIR", help="directory for the export", dest="directory", required=True)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -34,12 +34,16 @@ def add(verbs: Any) -> None:
     add_exported(parser)
     add_data(parser)
     part = parser.add_mutually_exclusive_group()
-    add_flag(part, "--templates", "only lower methods without weights; a later call binds them and writes the program")
-    add_repeatable(part, "--lowered DIR", "use the result of an earlier call with --templates", type=Path)
-    add_flag(parser, "--with-weights", "with --templates: also lower, with their weights, methods that need them")
-    add_path(parser, "--computed FILE", "also write the weights that were computed from others, for `etbuild compare`")
+    add_flag(
+        part, "--templates", help="only lower methods without weights; a later call binds them and writes the program"
+    )
+    add_repeatable(part, "--lowered DIR", help="use the result of an earlier call with --templates", type=Path)
+    add_flag(parser, "--with-weights", help="with --templates: also lower, with their weights, methods that need them")
+    add_path(
+        parser, "--computed FILE", help="also write the weights that were computed from others, for `etbuild compare`"
+    )
     add_lowering_options(parser)
-    add_path(parser, "-o, --out DIR", "directory for the program", dest="directory", required=True)
+    add_path(parser, "-o, --out DIR", help="directory for the program", dest="directory", required=True)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -26,7 +26,6 @@ from etbuild.errors import (
     did_you_mean,
 )
 from etbuild.processes.ending import Interrupts
-from etbuild.version import VERSION
 
 EXIT_CODES = {
     0: "success",
@@ -256,11 +255,14 @@ def command_parser(verbs: Sequence[str] | None = None) -> argparse.ArgumentParse
         "also use the verbs export, lower, compare, report, page, etrecord, reproduce and runtime.",
         allow_abbrev=False,
     )
-    parser.add_argument("--version", action="version", version=f"etbuild {VERSION}")
+    parser.add_argument(
+        "--version", action=_Print, nargs=0, const=_version, help="show program's version number and exit"
+    )
     parser.add_argument(
         "--cmake-prefix-path",
-        action=_PrintCMakePath,
+        action=_Print,
         nargs=0,
+        const=lambda: Path(__file__).parents[1] / "cmake",
         help="print the directory in which CMake finds the package etbuild, and exit",
     )
     registered = parser.add_subparsers(dest="verb", required=True, metavar="VERB", parser_class=_VerbParser)
@@ -315,9 +317,15 @@ class _VerbParser(argparse.ArgumentParser):
         return super().format_help()
 
 
-class _PrintCMakePath(argparse.Action):
-    """Prints the directory. The action `version` would break a long path into lines."""
+class _Print(argparse.Action):
+    """Prints what `const` returns. The action `version` would break a long path into lines."""
 
     def __call__(self, parser: argparse.ArgumentParser, *values: object) -> None:
-        print(Path(__file__).parents[1] / "cmake")
+        print(self.const())
         parser.exit()
+
+
+def _version() -> str:
+    from etbuild.version import VERSION  # an action of Bazel has none, so that a release runs none again
+
+    return f"etbuild {VERSION}"

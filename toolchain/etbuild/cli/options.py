@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from etbuild.steps.lowering_options import LoweringOptions
 
 
-def add_parser(verbs: Any, name: str, summary: str, more: str = "") -> argparse.ArgumentParser:
+def add_parser(verbs: Any, name: str, help: str, more: str = "") -> argparse.ArgumentParser:
     """Adds a verb and returns its parser.
 
     Options cannot be abbreviated: otherwise a new option could change the meaning of an old script.
@@ -28,11 +28,11 @@ def add_parser(verbs: Any, name: str, summary: str, more: str = "") -> argparse.
     Args:
         verbs: What argparse's `add_subparsers` returned.
         name: The verb.
-        summary: What it does, for the list of verbs: a phrase without a full stop.
+        help: What it does, for the list of verbs: a phrase without a full stop.
         more: Further sentences for the help of the verb itself.
     """
-    description = f"{summary[0].upper()}{summary[1:]}. {more}".strip()
-    parser: argparse.ArgumentParser = verbs.add_parser(name, help=summary, description=description, allow_abbrev=False)
+    description = f"{help[:1].upper()}{help[1:]}. {more}".strip()
+    parser: argparse.ArgumentParser = verbs.add_parser(name, help=help, description=description, allow_abbrev=False)
     parser.register("type", Path, _path)
     return parser
 
@@ -50,41 +50,41 @@ def add_step_parser(verbs: Any, name: str, summary: str, *plans: str) -> argpars
         name, description=f"{summary}. Build rules call it.", allow_abbrev=False
     )
     for plan in plans:
-        add_path(parser, plan.replace("-", "_").upper(), f"the file that `etbuild plan --{plan}` wrote")
+        add_path(parser, plan.replace("-", "_").upper(), help=f"the file that `etbuild plan --{plan}` wrote")
     if plans:
         _add_surroundings(parser)
     return parser
 
 
-def add_value(parser: argparse._ActionsContainer, option: str, summary: str, **more: Any) -> None:
+def add_value(parser: argparse._ActionsContainer, option: str, help: str, **more: Any) -> None:
     """Adds an option with a value, or an argument.
 
     Args:
         parser: The parser, or a group of it.
         option: The option and the word for its value, such as `-o, --out DIR`; of an argument only the word.
-        summary: What it does.
+        help: What it does.
         more: Further arguments of argparse's `add_argument`.
     """
     *names, metavar = option.replace(",", "").split(" ")
-    parser.add_argument(*names or [metavar.lower()], metavar=metavar, help=summary, **more)
+    parser.add_argument(*names or [metavar.lower()], metavar=metavar, help=help, **more)
 
 
-def add_path(parser: argparse._ActionsContainer, option: str, summary: str, **more: Any) -> None:
+def add_path(parser: argparse._ActionsContainer, option: str, help: str, **more: Any) -> None:
     """Adds an option with the path of a file or a directory, or such an argument. The arguments are those of
     `add_value`."""
-    add_value(parser, option, summary, type=Path, **more)
+    add_value(parser, option, help=help, type=Path, **more)
 
 
-def add_flag(parser: argparse._ActionsContainer, option: str, summary: str, **more: Any) -> None:
+def add_flag(parser: argparse._ActionsContainer, option: str, help: str, **more: Any) -> None:
     """Adds an option without a value. The arguments are those of `add_value`."""
-    parser.add_argument(option, action="store_true", help=summary, **more)
+    parser.add_argument(option, action="store_true", help=help, **more)
 
 
-def add_repeatable(parser: argparse._ActionsContainer, option: str, summary: str, **more: Any) -> None:
+def add_repeatable(parser: argparse._ActionsContainer, option: str, help: str, **more: Any) -> None:
     """Adds an option that may be given several times: its values become a list. The arguments are those of
     `add_value`."""
     name, metavar = option.split(" ")
-    parser.add_argument(name, action="append", default=[], metavar=metavar, help=f"{summary} (repeatable)", **more)
+    parser.add_argument(name, action="append", default=[], metavar=metavar, help=f"{help} (repeatable)", **more)
 
 
 def _path(name: str) -> Path:
@@ -104,7 +104,7 @@ def add_inputs(parser: argparse._ActionsContainer) -> None:
 
 def add_manifest(parser: argparse.ArgumentParser) -> None:
     """Adds the argument that names the manifest."""
-    add_path(parser, "MANIFEST", "the manifest, such as model.yaml")
+    add_path(parser, "MANIFEST", help="the manifest, such as model.yaml")
 
 
 def add_manifests(parser: argparse.ArgumentParser) -> None:
@@ -120,16 +120,16 @@ def add_variant(parser: argparse._ActionsContainer, several: bool = False) -> No
         add_repeatable(
             parser,
             "--variant NAME",
-            "take this variant of the manifest; `all`: every variant, and the manifest without one",
+            help="take this variant of the manifest; `all`: every variant, and the manifest without one",
             dest="variants",
         )
     else:
-        add_value(parser, "--variant NAME", "take this variant of the manifest")
+        add_value(parser, "--variant NAME", help="take this variant of the manifest")
 
 
 def add_settings(parser: argparse._ActionsContainer) -> None:
     """Adds the option that sets parameters of the manifest."""
-    add_repeatable(parser, "--set NAME=VALUE", "set a parameter of the manifest", dest="settings")
+    add_repeatable(parser, "--set NAME=VALUE", help="set a parameter of the manifest", dest="settings")
 
 
 def named_value(option: str, text: str, form: str = "NAME=VALUE") -> tuple[str, str]:
@@ -169,14 +169,16 @@ def add_roots(parser: argparse._ActionsContainer) -> None:
     add_repeatable(
         parser,
         "--root DIR",
-        "also search this directory for sources and data, after the directory of the manifest",
+        help="also search this directory for sources and data, after the directory of the manifest",
         type=Path,
     )
 
 
 def add_declared(parser: argparse._ActionsContainer) -> None:
     """Adds the options that declare sources and data by name."""
-    add_repeatable(parser, "--source NAME=FILE", "declare a source file by its import path, such as models/net.py=FILE")
+    add_repeatable(
+        parser, "--source NAME=FILE", help="declare a source file by its import path, such as models/net.py=FILE"
+    )
     add_data(parser)
 
 
@@ -185,15 +187,15 @@ def add_data(parser: argparse._ActionsContainer) -> None:
     add_repeatable(
         parser,
         "--data NAME=FILE",
-        "declare a data file by the name that the manifest uses; of a directory, all its files",
+        help="declare a data file by the name that the manifest uses; of a directory, all its files",
     )
 
 
 def add_exported(parser: argparse.ArgumentParser) -> None:
     """Adds the options for the files of `etbuild export`."""
-    add_path(parser, "--export DIR", "the directory that `etbuild export` wrote", required=True)
-    add_repeatable(parser, "--exported NAME=FILE", "an exported method outside of DIR")
-    add_path(parser, "--lines FILE", "the file that `etbuild export --lines` wrote outside of DIR")
+    add_path(parser, "--export DIR", help="the directory that `etbuild export` wrote", required=True)
+    add_repeatable(parser, "--exported NAME=FILE", help="an exported method outside of DIR")
+    add_path(parser, "--lines FILE", help="the file that `etbuild export --lines` wrote outside of DIR")
 
 
 def exported(options: argparse.Namespace) -> ExportFiles:
@@ -208,9 +210,12 @@ def exported(options: argparse.Namespace) -> ExportFiles:
 def add_lowering_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options for the speed of lowering. They do not change the artifacts."""
     add_value(
-        parser, "--jobs N", "number of methods to lower at the same time (default: number of processors)", type=count
+        parser,
+        "--jobs N",
+        help="number of methods to lower at the same time (default: number of processors)",
+        type=count,
     )
-    add_flag(parser, "--no-accelerate", "lower with unmodified ExecuTorch: slower, same bytes")
+    add_flag(parser, "--no-accelerate", help="lower with unmodified ExecuTorch: slower, same bytes")
 
 
 def whole(least: int, most: int | None = None) -> Callable[[str], int]:
@@ -275,7 +280,8 @@ def watch(options: argparse.Namespace) -> Watch:
     values = [each for value in vars(options).values() for each in (value if isinstance(value, list) else [value])]
     named = [Path(each.partition("=")[2]) if isinstance(each, str) else each for each in values]
     paths = [each for each in named if isinstance(each, Path) and each != Path()]
-    return partial(watched_reads, given=[path if os.path.lexists(path) else path.parent for path in paths])
+    linked = [file for path in paths if path.is_dir() for file in path.rglob("*") if file.is_symlink()]  # in sandboxes
+    return partial(watched_reads, given=[path if os.path.lexists(path) else path.parent for path in [*paths, *linked]])
 
 
 def _add_surroundings(parser: argparse.ArgumentParser) -> None:
@@ -283,17 +289,17 @@ def _add_surroundings(parser: argparse.ArgumentParser) -> None:
     add_path(
         parser,
         "--positions FILE",
-        "the line numbers of the manifest, which `etbuild plan --positions` wrote: errors then name them",
+        help="the line numbers of the manifest, which `etbuild plan --positions` wrote: errors then name them",
     )
     add_path(
         parser,
         "--unused-inputs FILE",
-        "write the names of the inputs that cannot change the results of the step to FILE, in Bazel's form",
+        help="write the names of the inputs that cannot change the results of the step to FILE, in Bazel's form",
     )
     add_value(
         parser,
         "--reserved-memory MB",
-        "how much memory the build system reserved for this step; a note says if it took more",
+        help="how much memory the build system reserved for this step; a note says if it took more",
         type=count,
     )
 
@@ -351,6 +357,6 @@ def tell_memory(reserved: int) -> None:
 def add_rule_names(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     """Adds a group of options for build rules, with the names of the manifest and the program. Returns the group."""
     rule = parser.add_argument_group("for build rules")
-    add_value(rule, "--manifest-name NAME", "name of the manifest in error messages")
-    add_value(rule, "--program-name NAME", "the name of the program, in place of the manifest's")
+    add_value(rule, "--manifest-name NAME", help="name of the manifest in error messages")
+    add_value(rule, "--program-name NAME", help="the name of the program, in place of the manifest's")
     return rule

@@ -41,7 +41,7 @@ _PLACES: dict[DocumentPath, DocumentPath] = {("runner", "said"): ("constant_meth
 
 def add(verbs: Any) -> None:
     """Registers the verb."""
-    parser = add_parser(verbs, "plan", "print what would be built, and its key, as JSON")
+    parser = add_parser(verbs, "plan", help="print what would be built, and its key, as JSON")
     own = "[--variant NAME] [--set NAME=VALUE] [--root DIR] [--source NAME=FILE] [--data NAME=FILE]"
     parser.usage = f"%(prog)s [-h] {own} MANIFEST"
     add_manifest(parser)
@@ -49,29 +49,35 @@ def add(verbs: Any) -> None:
     rule = add_rule_names(parser)
     for attribute, what in _EXPECTATIONS.items():
         rule.add_argument(f"--expect-{attribute}", metavar="A,B", help=f"fail if the {what} differ")
-    add_flag(rule, "--expect-inputs", "fail if a step reads files that no --input lists for it")
+    add_flag(rule, "--expect-inputs", help="fail if a step reads files that no --input lists for it")
     add_repeatable(
-        rule, "--input ATTRIBUTE=NAME", "a file that the target lists under ATTRIBUTE; a directory's name ends with /"
+        rule,
+        "--input ATTRIBUTE=NAME",
+        help="a file that the target lists under ATTRIBUTE; a directory's name ends with /",
     )
     add_path(
-        rule, "--same-export FILE", "fail if the part of the plan that the export depends on differs from that in FILE"
+        rule,
+        "--same-export FILE",
+        help="fail if the part of the plan that the export depends on differs from that in FILE",
     )
-    add_path(rule, "--plan FILE", "write the whole plan to FILE, and print nothing")
-    add_path(rule, "--export-plan FILE", "write the part of the plan that the export depends on to FILE")
-    add_path(rule, "--lower-plan FILE", "write the part of the plan that lowering depends on to FILE")
+    add_path(rule, "--plan FILE", help="write the whole plan to FILE, and print nothing")
+    add_path(rule, "--export-plan FILE", help="write the part of the plan that the export depends on to FILE")
+    add_path(rule, "--lower-plan FILE", help="write the part of the plan that lowering depends on to FILE")
     add_path(
         rule,
         "--compare-plan FILE",
-        "write the part of the plan that the comparison with the exported methods depends on to FILE",
+        help="write the part of the plan that the comparison with the exported methods depends on to FILE",
     )
     add_repeatable(
-        rule, "--method-plan NAME=FILE", "write the part of the plan that lowering only this method depends on to FILE"
+        rule,
+        "--method-plan NAME=FILE",
+        help="write the part of the plan that lowering only this method depends on to FILE",
     )
-    add_path(rule, "--positions FILE", "write the line numbers of the manifest to FILE")
+    add_path(rule, "--positions FILE", help="write the line numbers of the manifest to FILE")
     other = parser.add_argument_group("for CMake and other tools that compare times")
-    add_path(other, "--key-file FILE", "write the key to FILE unless it is there, and print nothing")
-    add_path(other, "--depfile FILE", "with --key-file: write the files that the key depends on to FILE")
-    add_path(other, "--depfile-target FILE", "the file that the depfile is about (default: --key-file)")
+    add_path(other, "--key-file FILE", help="write the key to FILE unless it is there, and print nothing")
+    add_path(other, "--depfile FILE", help="with --key-file: write the files that the key depends on to FILE")
+    add_path(other, "--depfile-target FILE", help="the file that the depfile is about (default: --key-file)")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -16,12 +16,14 @@ def add(verbs: Any) -> None:
         "Run the checks of the manifest, and write the report and the index: the last step of a build",
         "plan",
     )
-    add_path(parser, "--lines FILE", "the file that `etbuild export --lines` wrote")
-    add_path(parser, "--inputs FILE", "the file that `etbuild export --inputs` wrote", required=True)
-    add_path(parser, "--lowering FILE", "the file NAME.lowering.json that `etbuild lower` wrote", required=True)
-    add_repeatable(parser, "--data NAME=FILE", "a file of the tokenizer by the name that the manifest uses")
-    add_path(parser, "-o, --out DIR", "directory for the report and the index", dest="directory", required=True)
-    add_path(parser, "--validation FILE", "write that the checks passed, as Buck2 reads the result of a validation")
+    add_path(parser, "--lines FILE", help="the file that `etbuild export --lines` wrote")
+    add_path(parser, "--inputs FILE", help="the file that `etbuild export --inputs` wrote", required=True)
+    add_path(parser, "--lowering FILE", help="the file NAME.lowering.json that `etbuild lower` wrote", required=True)
+    add_repeatable(parser, "--data NAME=FILE", help="a file of the tokenizer by the name that the manifest uses")
+    add_path(parser, "-o, --out DIR", help="directory for the report and the index", dest="directory", required=True)
+    add_path(
+        parser, "--validation FILE", help="write that the checks passed, as Buck2 reads the result of a validation"
+    )
 
 
 def run(options: argparse.Namespace) -> int:

@@ -16,12 +16,13 @@ def add(verbs: Any) -> None:
     parser = add_parser(
         verbs,
         "validate",
-        "check manifests",
-        "Prints every error of every file and variant, with its line and column. Builds nothing, and imports no model.",
+        help="check manifests",
+        more="Prints every error of every file and variant, with its line and column. Builds nothing, and imports no "
+        "model.",
     )
     parser.add_argument("manifests", nargs="+", type=Path, metavar="MANIFEST", help="a manifest, such as model.yaml")
     add_settings(parser)
-    add_flag(parser, "--json", "print the errors as JSON, on standard output")
+    add_flag(parser, "--json", help="print the errors as JSON, on standard output")
 
 
 def run(options: argparse.Namespace) -> int:

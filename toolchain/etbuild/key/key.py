@@ -17,7 +17,6 @@ from etbuild.key import code
 from etbuild.key.declared import Inputs
 from etbuild.key.toolchain import toolchain
 from etbuild.plan.plan import Plan
-from etbuild.version import VERSION
 
 if TYPE_CHECKING:
     from etbuild.results import Driver, FilesAndPackages, KeyInputs
@@ -137,6 +136,8 @@ def describe(plan: Plan, read: FilesAndPackages) -> KeyInputs:
     Raises:
         InputError: A package that the sources import belongs to no distribution, so its version is unknown.
     """
+    from etbuild.version import VERSION  # actions that need no whole key have no version
+
     steps = {step: code.digest_of(step, plan.plugins_of(step)) for step in sorted(code.OF_PROGRAMS)}
     driver: Driver = {"version": VERSION, "sha256": digest(steps), "steps": steps}
     return {

@@ -74,6 +74,7 @@ class ComparedMethods:
         from torch.export.graph_signature import OutputKind
 
         from etbuild.export import example_values
+        from etplugins.comparison import layout
         from etplugins.comparison.compare import ComparedMethod
 
         methods, skipped = list[ComparedMethod](), dict[str, str]()
@@ -99,7 +100,8 @@ class ComparedMethods:
             elif leaves is None:
                 skipped[name] = f"{NOT} its example inputs have a dtype that safetensors cannot hold"
             else:
-                methods.append(ComparedMethod(name, program, leaves, self.job.plan.comparisons[name], large))
+                inputs = layout.of_inputs(leaves, program)
+                methods.append(ComparedMethod(name, program, inputs, self.job.plan.comparisons[name], large))
         return methods, skipped
 
     def _large(self) -> set[str]:

@@ -1,4 +1,7 @@
-"""Compares the order of the numbers of outputs in memory: an application reads the numbers, and ignores strides."""
+"""The order of numbers in memory: that of inputs, and compares that of outputs.
+
+An application reads the numbers of outputs, and ignores strides.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.export import ExportedProgram
+
+from etbuild.export.example_values import inputs_of_graph
+
+_IMAGE_DIMENSIONS = 4
 
 
 def wrong(actual: Sequence[Any], expected: Sequence[Any]) -> list[str]:
@@ -19,6 +27,23 @@ def wrong(actual: Sequence[Any], expected: Sequence[Any]) -> list[str]:
             name = f"output {index}" if len(expected) > 1 else "the output"
             found.append(f"{name}: memory has its dimensions in the order {order} instead of {_order(other)}")
     return found
+
+
+def of_inputs(values: Sequence[Any], program: ExportedProgram) -> list[Any]:
+    """Inputs of a method in the format channels_last where the exported method has it. A file does not keep it."""
+    return [
+        value.contiguous(memory_format=torch.channels_last) if is_channels_last(given) else value
+        for value, given in zip(values, inputs_of_graph(program), strict=True)
+    ]
+
+
+def is_channels_last(value: Any) -> bool:
+    """Whether a value is a tensor in this format and not row by row. Looks only at numbers: a comparison of symbols
+    would bind them."""
+    if not isinstance(value, torch.Tensor) or value.dim() != _IMAGE_DIMENSIONS:
+        return False
+    _, channel, _, last = (step if isinstance(step, int) else None for step in value.stride())
+    return channel == 1 and last != 1
 
 
 def _order(value: torch.Tensor) -> list[int]:

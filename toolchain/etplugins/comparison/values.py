@@ -13,6 +13,7 @@ import torch
 
 from etplugins.comparison import random_values
 from etplugins.comparison.hints import Integers
+from etplugins.comparison.layout import is_channels_last
 from etplugins.comparison.random_values import Limits
 
 NORMAL, MIXED, POSITIVE, FLAT, ZEROS, SMALL, TINY, OFFSET, LARGE = (
@@ -145,6 +146,10 @@ class Input:
             generator: Where random numbers come from.
             caution: 1 for smaller integers than otherwise, 2 for those that PyTorch is known to take.
         """
+        found = self._made(shape, kind, generator, caution)
+        return found.contiguous(memory_format=torch.channels_last) if is_channels_last(self.example) else found
+
+    def _made(self, shape: Sequence[int], kind: Kind, generator: torch.Generator, caution: int) -> torch.Tensor:
         dtype = self.example.dtype
         if dtype == torch.bool:
             some = torch.randint(0, 2, tuple(shape), generator=generator).bool()

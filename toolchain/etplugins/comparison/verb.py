@@ -26,17 +26,17 @@ def add(verbs: Any) -> None:
     """Registers the verb."""
     parser = add_step_parser(verbs, "compare", "Compare a program with its model", "compare-plan")
     add_exported(parser)
-    add_path(parser, "--examples FILE", "the file that `etbuild export --examples` wrote", required=True)
+    add_path(parser, "--examples FILE", help="the file that `etbuild export --examples` wrote", required=True)
     add_declared(parser)
-    add_path(parser, "--lowering FILE", "the file NAME.lowering.json of `etbuild lower`", required=True)
-    add_path(parser, "--program FILE", "the .pte that `etbuild lower` wrote", required=True)
-    add_repeatable(parser, "--named-data FILE", "a .ptd of the program, or a directory of them", type=Path)
-    add_path(parser, "--computed FILE", "the file that `etbuild lower --computed` wrote")
+    add_path(parser, "--lowering FILE", help="the file NAME.lowering.json of `etbuild lower`", required=True)
+    add_path(parser, "--program FILE", help="the .pte that `etbuild lower` wrote", required=True)
+    add_repeatable(parser, "--named-data FILE", help="a .ptd of the program, or a directory of them", type=Path)
+    add_path(parser, "--computed FILE", help="the file that `etbuild lower --computed` wrote")
     add_lowering_options(parser)
     add_path(
         parser,
         "-o, --out FILE",
-        "write that the program is right, as Buck2 reads the result of a validation",
+        help="write that the program is right, as Buck2 reads the result of a validation",
         dest="result",
         required=True,
     )

@@ -30,6 +30,7 @@ from etkit.authoring.targets.wanted import Wanted
 _REQUIRED = ("named_data", "sharded_named_data")
 _OPTIONAL = ("backends", "methods", "plugins")
 _MAY_BE_EMPTY = (*_REQUIRED, "plugins")  # an empty list of methods is the user's choice
+_COMPUTED = "it is computed; it is left alone"
 _LAST = {"name": 0, "srcs": 1, "deps": 3, "visibility": 4}  # buildifier's order; all others are sorted between
 
 
@@ -38,12 +39,14 @@ class System:
     """A build system.
 
     Attributes:
+        name: Its name, for people.
         build_files: The names of its files for packages; the first that exists counts.
         new: The name of a new one.
         label: Where the rules are.
         roots: The root of a workspace has one of these files.
     """
 
+    name: str
     build_files: tuple[str, ...]
     new: str
     label: str
@@ -61,12 +64,15 @@ class System:
 
 
 BAZEL = System(
+    "Bazel",
     ("BUILD.bazel", "BUILD"),
     "BUILD",
     "@rules_executorch//rules:defs.bzl",
     ("MODULE.bazel", "REPO.bazel", "WORKSPACE", "WORKSPACE.bazel"),
 )
-BUCK2 = System(("BUCK.v2", "BUCK"), "BUCK", "@rules_executorch//contrib/buck2:defs.bzl", (".buckroot", ".buckconfig"))
+BUCK2 = System(
+    "Buck2", ("BUCK.v2", "BUCK"), "BUCK", "@rules_executorch//contrib/buck2:defs.bzl", (".buckroot", ".buckconfig")
+)
 
 
 @dataclass
@@ -79,6 +85,7 @@ class Update:
         after: Its new content.
         notes: What is left to the user.
         disagrees: Whether one of the notes says that a target does not agree with its manifest.
+        unread: Whether one of the notes says that a part of a target cannot be read.
     """
 
     path: Path
@@ -86,6 +93,7 @@ class Update:
     after: bytes
     notes: list[str] = field(default_factory=list)
     disagrees: bool = False
+    unread: bool = False
 
 
 def update(manifests: list[Path], system: System, root: Path) -> list[Update]:
@@ -148,9 +156,10 @@ class _Package:
         self.package = path.parent.relative_to(root).as_posix().removeprefix(".")
         self.notes: list[str] = []
         self.disagrees = False
+        self.unread = False
 
     def result(self) -> Update:
-        return Update(self.path, self.before, self.file.text.encode(), self.notes, self.disagrees)
+        return Update(self.path, self.before, self.file.text.encode(), self.notes, self.disagrees, self.unread)
 
     def _rules(self) -> dict[str, str]:
         """The rules of programs, by their names in the file."""
@@ -167,6 +176,11 @@ class _Package:
         self._note(node, message)
         self.disagrees = True
 
+    def _cannot_read(self, node: ast.expr | ast.keyword, what: str, why: str) -> None:
+        """Notes that a part of a target is left alone, since only the build system knows its value."""
+        self._note(node, f"cannot read {what}: {why}")
+        self.unread = True
+
     def take(self, manifest: Path) -> None:
         """Updates the targets of a manifest, or adds one."""
         name = _resolved(manifest).relative_to(self.path.parent).as_posix()
@@ -178,8 +192,10 @@ class _Package:
             return
         computed = [call for call in self.file.calls() if _file_of(call, self.package) is None]
         if computed:
-            self._note(
-                computed[0], "`manifest` is computed; manifests of this package that have no other target get none"
+            self._cannot_read(
+                computed[0],
+                "`manifest`",
+                "it is computed; manifests of this package that have no other target get none",
             )
         else:
             self._add(manifest, name)
@@ -236,7 +252,7 @@ class _Package:
             (parameters, values is None or None in values.values()),
         ):
             if keyword and unknown:
-                self._note(keyword, f"`{keyword.arg}` is computed; the target is left alone")
+                self._cannot_read(keyword, f"`{keyword.arg}`", "it is computed; the target is left alone")
                 return None
         settings = {key: value for key, value in (values or {}).items() if value is not None}
         return (text(variant.value) or "" if variant else ""), settings
@@ -283,17 +299,23 @@ class _Package:
             keyword = argument(call, attribute)
             has = texts(keyword.value) if keyword else []
             labels = [self._label(name, manifest) for name in base.files[attribute]]
+            if has is None and keyword is not None:
+                self._cannot_read(keyword, f"`{attribute}`", _COMPUTED)
             if (
                 has is None
                 or argument(call, f"{attribute}_as")
                 or any((manifest.parent / name).is_dir() for name in base.files[attribute])
             ):
                 continue
-            if any(self._is_label(each) and each not in labels for each in has):
-                continue  # a target whose files only the build system knows
             missing = [
                 each for each in labels if _plain(each) not in map(_plain, has) and _plain(each) not in elsewhere
             ]
+            targets = [each for each in has if self._is_label(each) and each not in labels]
+            if keyword is not None and targets:
+                if missing:
+                    why = f"only {self.system.name} knows the files of `{targets[0]}`"
+                    self._cannot_read(keyword, f"`{attribute}`", f"{why}; the manifest names {', '.join(missing)}")
+                continue
             keep = [each for each in has if attribute == "data" or _plain(each) in map(_plain, labels)]
             elsewhere |= set(map(_plain, has))
             if keyword is None and missing:
@@ -304,14 +326,14 @@ class _Package:
     def _set_variants(self, index: int, base: Wanted, manifest: Path, settings: Mapping[str, str]) -> None:
         keyword = argument(self._call(index), "variants")
         if keyword is None or entries(keyword.value) is None:
-            self._note(keyword or self._call(index), "`variants` is computed; it is left alone")
+            self._cannot_read(keyword or self._call(index), "`variants`", _COMPUTED)
             return
         known = names_of_variants(manifest)
         for variant, node in (entries(keyword.value) or {}).items():
             if variant not in known:
                 self._disagree(node, f"the manifest has no variant `{variant}`")
             elif entries(node) is None:
-                self._note(node, f"the attributes of `{variant}` are computed; they are left alone")
+                self._cannot_read(node, f"the attributes of `{variant}`", "they are computed; they are left alone")
             else:
                 self._set_variant(index, variant, base, wanted_of.load(manifest, variant, settings))
 
@@ -371,7 +393,7 @@ class _Package:
         has = texts(node())
         if has is None:
             what = f"`{place.arg}`" if isinstance(place, ast.keyword) else "the list"
-            self._note(place, f"{what} is computed; it is left alone")
+            self._cannot_read(place, what, _COMPUTED)
             return
         new = [value for value in values if value not in has]
         if len(has) < 2 and new and len(has) + len(new) > 1 and _in_one_line(self.file, node()):
@@ -417,9 +439,10 @@ class _Package:
 
     def _is_label(self, name: str) -> bool:
         """Whether an item in a list of files may be a rule's target, or a file of another package."""
-        if name.startswith((":", "//", "@")) or not PurePosixPath(name).suffix:
+        if name.startswith(("//", "@")) or not PurePosixPath(name).suffix:
             return True
-        return PurePosixPath(name).name in self.file.target_names()
+        is_file = not name.startswith(":") or (self.path.parent / _plain(name)).is_file()
+        return not is_file or PurePosixPath(_plain(name)).name in self.file.target_names()
 
     # --- a new target
 

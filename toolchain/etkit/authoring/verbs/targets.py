@@ -65,7 +65,8 @@ def run(options: argparse.Namespace) -> int:
             replace(each.path.resolve(), each.after)
             print(f"{'wrote' if each.before is None else 'updated'} {printable(str(_short(each.path)))}")
     if not (changed or disagrees):
-        print("the targets agree with their manifests")
+        unread = any(each.unread for each in updates)
+        print("nothing to change in what can be read" if unread else "the targets agree with their manifests")
     return 1 if (changed or disagrees) and options.check else 0
 
 

@@ -179,4 +179,4 @@ def _shapes_of(program: ExportedProgram) -> tuple[tuple[Shapes, ...], dict[str, 
     def shape(value: Any) -> Shapes:
         return tuple(map(dim, value.shape)) if isinstance(value, torch.Tensor) else None
 
-    return arguments(program, [*map(shape, example_values.inputs_of_graph(program))])
+    return arguments(program.call_spec.in_spec, [*map(shape, example_values.inputs_of_graph(program))])

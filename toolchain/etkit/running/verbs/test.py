@@ -127,13 +127,16 @@ def _programs(options: argparse.Namespace) -> Sequence[_Tested]:
 
 
 def _in_fork(options: argparse.Namespace, program: _Tested) -> list[Result]:
-    """The results of one of several programs, from a fork: code of its model cannot affect the next one."""
-    from etbuild.guard import children
+    """The results of one of several programs, from a fork: code of its model cannot affect the next one.
+
+    The fork goes on after its first step, so it is no `ending_process`.
+    """
+    from etbuild.processes import forked
     from etkit.running.testing.results import Result
 
     name = f"the tests of {program.plan.name}"
     try:
-        return children.run({name: partial(_located, options, program, several=True)}, 1)[name]
+        return forked.run({name: partial(_located, options, program, several=True)}, 1)[name]
     except EtbuildError as error:
         return [Result("build", "failed", str(error))]
 

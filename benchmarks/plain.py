@@ -1,36 +1,43 @@
-"""The script that a user of ExecuTorch would write for a manifest of the zoo.
+"""The script that a user of ExecuTorch would write for a manifest of the benchmarks.
 
-    python benchmarks/zoo/plain.py MANIFEST OUT
+    python benchmarks/plain.py MANIFEST OUT [--uncorrected]
 
-It exports each method, lowers all methods together with XNNPACK, and writes one .pte. A user would write all of it but
-`sort_weights` and, often, `no_grad`. XNNPACK takes GELU's tanh form for the exact form, so the script writes it out.
+It exports each method, lowers all methods together with XNNPACK, and writes the program, with the weights in it or
+in one file beside it. A user would write all of it but `sort_weights`, `etplugins` and, often, `no_grad`. What
+ExecuTorch and XNNPACK compute wrongly is corrected as `etbuild` does, so that the programs can be compared.
 """
 
 import importlib
-import json
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 from executorch.exir import EdgeProgramManager, ExecutorchBackendConfig, to_edge_transform_and_lower
 from executorch.exir._serialize._named_data_store import NamedDataStore
 from executorch.exir.passes import MemoryPlanningPass
+from safetensors.torch import load_file
 from torch.export import Dim, ExportedProgram, export
 
-from etplugins.upstream import tanh_gelu
+from etplugins.upstream import core_operators, lowering, tanh_gelu, xnnpack
 
 MANIFEST, OUT = Path(sys.argv[1]), Path(sys.argv[2])
+CORRECTED = sys.argv[3:] != ["--uncorrected"]
 sys.path.insert(0, str(MANIFEST.parent))
 
 
 def make_module(model: dict[str, Any]) -> torch.nn.Module:
-    """The module, with the weights that its factory draws."""
+    """The module, with the weights of the file, or those that its factory draws."""
     torch.manual_seed(0)
     module, name = model["factory"].split(":")
     made: torch.nn.Module = getattr(importlib.import_module(module), name)(**model.get("kwargs", {}))
-    return made.eval().requires_grad_(False)
+    made = made.eval().requires_grad_(False)
+    if "weights" in model:
+        made.load_state_dict(load_file(MANIFEST.with_name(model["weights"])))
+    return made
 
 
 def make_input(example: dict[str, Any]) -> torch.Tensor:
@@ -78,8 +85,20 @@ def export_methods(manifest: dict[str, Any]) -> dict[str, ExportedProgram]:
         programs[name] = export(module, inputs, dynamic_shapes=dynamic_shapes(method))
         if "pt2e" in quantize:
             programs[name] = export(quantize_operators(programs[name], inputs), inputs)
-        tanh_gelu.write_out(programs[name])
+        if CORRECTED:
+            core_operators.make_lowerable(programs[name])
+            tanh_gelu.write_out(programs[name])
+        for file in manifest.get("named_data", ()):
+            mark_weights(programs[name], file)
     return programs
+
+
+def mark_weights(program: ExportedProgram, file: str) -> None:
+    """Marks all weights for the file beside the program."""
+    signature = program.graph_signature
+    for node in program.graph.nodes:
+        if node.name in signature.inputs_to_parameters or node.name in signature.inputs_to_buffers:
+            node.meta.setdefault("custom", {})["delegate_constant_tag"] = file
 
 
 def dynamic_shapes(method: dict[str, Any]) -> list[Any] | None:
@@ -102,16 +121,31 @@ def sort_weights(edge: EdgeProgramManager) -> None:
 
 
 def main() -> None:
-    """Writes the program."""
-    manifest = json.loads(MANIFEST.read_text("utf-8"))
+    """Writes the program, and its weights beside it."""
+    manifest = yaml.safe_load(MANIFEST.read_text("utf-8"))
     with torch.no_grad():  # else nodes that a model computes without gradients get other debug handles
         programs = export_methods(manifest)
-    edge = to_edge_transform_and_lower(programs, partitioner={name: [XnnpackPartitioner()] for name in programs})
-    sort_weights(edge)
-    memory = MemoryPlanningPass(share_mutable_buffers=manifest.get("share_mutable_buffers", False))
+    partitioners = {name: [XnnpackPartitioner()] for name in programs}
+    constants = dict(sorted(manifest.get("constant_methods", {}).items())) or None
+    with xnnpack.around(partitioners) if CORRECTED else nullcontext():
+        edge = to_edge_transform_and_lower(programs, partitioner=partitioners, constant_methods=constants)
+    if CORRECTED:
+        lowering.finish(edge)
+    files = list(manifest.get("named_data", ()))
+    if not files:
+        sort_weights(edge)
+    config = ExecutorchBackendConfig(
+        external_constants=(lambda node: node.meta.get("custom", {}).get("delegate_constant_tag")) if files else False,
+        memory_planning_pass=MemoryPlanningPass(share_mutable_buffers=manifest.get("share_mutable_buffers", False)),
+    )
+    program, name = edge.to_executorch(config), manifest["name"]
     OUT.mkdir(parents=True, exist_ok=True)
-    with (OUT / "program.pte").open("wb") as file:
-        edge.to_executorch(ExecutorchBackendConfig(memory_planning_pass=memory)).write_to_file(file)
+    with (OUT / f"{name}.pte").open("wb") as file:
+        program.write_to_file(file)
+    if files:
+        program.write_tensor_data_to_file(str(OUT))
+    for tag in files:
+        (OUT / f"{tag}.ptd").rename(OUT / f"{name}.{tag}.ptd")
 
 
 if __name__ == "__main__":

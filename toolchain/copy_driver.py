@@ -1,0 +1,73 @@
+"""Copies the driver. The copy for actions has no comments, docstrings and help texts of options, since they change
+nothing that an action does: so an edit to them runs no action again. Lines keep their numbers, so that tracebacks fit
+the sources.
+
+Each Python from 3.7 on makes the same files: it reads sources as tokens. Texts with `f` stay, since versions of Python
+read them as other tokens.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+import tokenize
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+_BEFORE_STATEMENTS = (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
+
+
+def without_texts(source: str) -> str:
+    """Removes comments, docstrings and help texts from a Python source. It keeps its number of lines."""
+    tokens = list(tokenize.generate_tokens(io.StringIO(source).readline))
+    found = [(token, "") for token in tokens if token.type == tokenize.COMMENT]
+    found += [
+        (token, '""') for token in _texts([each for each in tokens if each.type not in (tokenize.COMMENT, tokenize.NL)])
+    ]
+    lines = source.splitlines(keepends=True)
+    # From the end, so that the places of those before stay right.
+    for token, short in sorted(found, key=lambda each: each[0].start, reverse=True):
+        (first, start), (last, end) = token.start, token.end
+        before = lines[first - 1][:start]
+        text = (before if short else before.rstrip()) + short + "\n" * (last - first) + lines[last - 1][end:]
+        lines[first - 1 : last] = [text, *[""] * (last - first)]
+    return "".join(lines)
+
+
+def _texts(tokens: Sequence[tokenize.TokenInfo]) -> Iterator[tokenize.TokenInfo]:
+    """Finds statements that are only a text, and texts after `help=`."""
+    in_help = False
+    for number, token in enumerate(tokens):
+        begins = number == 0 or tokens[number - 1].type in _BEFORE_STATEMENTS
+        if token.type == tokenize.STRING and token.string[0] not in "fF":
+            if in_help or (begins and tokens[number + 1].type == tokenize.NEWLINE):
+                yield token
+        elif token.string == "=" and tokens[number - 1].string == "help":
+            in_help = True
+        elif token.string != "(":
+            in_help = False
+
+
+def main(form: str, directory: str, together: str, *files: str) -> None:
+    """Copies files.
+
+    Args:
+        form: `whole`, or `without_texts`.
+        directory: Where to.
+        together: A file for the paths and contents of all.
+        files: Pairs: a path in the directory, and a file.
+    """
+    remaining = iter(files)
+    with Path(together).open("wb") as all_of_them:
+        for path in remaining:
+            content = Path(next(remaining)).read_bytes()
+            if path.endswith(".py") and form == "without_texts":
+                content = without_texts(content.decode()).encode()
+            copy = Path(directory, path)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_bytes(content)
+            all_of_them.write(path.encode() + b"\n" + content)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
