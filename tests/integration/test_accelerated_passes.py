@@ -217,7 +217,7 @@ def test_delegates_are_printed_for_messages_that_are_shown(
 
     def counting(self: GraphModule, *arguments: Any, **options: Any) -> str:
         printed.append(self)
-        return show(self, *arguments, **options)
+        return str(show(self, *arguments, **options))
 
     monkeypatch.setattr(GraphModule, "print_readable", counting)
     with caplog.at_level(level, convert_to_linear.logger.name), occasions.entered(["convert_without_printing"]):

@@ -42,16 +42,17 @@ _PROMOTED = {
 
 def _has_scalar_for_a_tensor(node: Node) -> bool:
     """Whether an argument is a number where the operator takes a tensor."""
-    arguments: Any = zip(node.target._schema.arguments, node.args, strict=False)  # type: ignore[union-attr]
-    return bool(node.kwargs) or any(
-        isinstance(value, (bool, int, float)) and isinstance(argument.type, torch.TensorType)
-        for argument, value in arguments
+    parameters: Any = node.target._schema.arguments
+    named = [(each, node.kwargs[each.name]) for each in parameters if each.name in node.kwargs]
+    return any(
+        isinstance(value, (bool, int, float)) and isinstance(parameter.type, torch.TensorType)
+        for parameter, value in [*zip(parameters, node.args, strict=False), *named]
     )
 
 
 def _may_be_promoted(node: Node) -> bool:
     """Whether an operator with several arguments may compute with another dtype than that of its arguments."""
-    values = [argument.meta.get("val") if isinstance(argument, Node) else None for argument in node.args]
+    values: list[Any] = [argument.meta.get("val") if isinstance(argument, Node) else None for argument in node.args]
     if len(values) < 2:
         return False
     if not all(isinstance(value, torch.Tensor) and value.is_floating_point() for value in values):
@@ -62,7 +63,7 @@ def _may_be_promoted(node: Node) -> bool:
 # For each pass, whether it may change a call of an operator in a graph without symbolic sizes.
 _CHANGES: dict[type[ExportPass], Callable[[Node], bool]] = {
     NormalizeTransposePass: lambda node: node.target is torch.ops.aten.t.default,
-    ReplaceBrokenOpsWithFunctionalOpsPass: lambda node: node.target.is_view,  # type: ignore[union-attr]
+    ReplaceBrokenOpsWithFunctionalOpsPass: lambda node: node.target.is_view,
     ScalarToTensorPass: _has_scalar_for_a_tensor,
     SymToTensorPass: lambda node: False,
     RemoveMixedTypeOperators: lambda node: node.target in _PROMOTED and _may_be_promoted(node),
@@ -76,7 +77,7 @@ def skip_idle_passes() -> Iterator[None]:
     replayed: weakref.WeakKeyDictionary[GraphModule, list[tuple[Any, ...]]] = weakref.WeakKeyDictionary()
 
     def call(self: _ExportPassBase, module: GraphModule) -> PassResult:
-        changes = _CHANGES.get(type(self))  # type: ignore[arg-type]
+        changes = _CHANGES.get(type(self))
         if changes is None:
             return replay(self, module)
         if module in replayed and same(replayed[module], content(module)) and not _any(changes, module):
