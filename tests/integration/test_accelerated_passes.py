@@ -165,7 +165,7 @@ IDLE = [
 ]
 
 
-def test_the_passes_that_may_be_skipped_work_in_one_hook_alone() -> None:
+def test_the_passes_that_may_be_skipped_work_only_in_one_hook() -> None:
     assert set(skip_idle_passes._CHANGES) == set(IDLE)
     for each in IDLE:
         own = {name for name in vars(each) if not name.startswith("_")}
