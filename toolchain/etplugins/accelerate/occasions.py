@@ -59,7 +59,7 @@ def lowering(directory: Path | None = None, jobs: int = 1, notes: Notes | None =
 
 def exporting() -> AbstractContextManager[None]:
     """Returns a context manager in which `torch.export.export` is faster."""
-    return entered(["compile_on_demand", "cache_quantization"])
+    return entered(["compile_on_demand", "cache_quantization", "map_trees_in_one_walk"])
 
 
 def saving() -> AbstractContextManager[None]:
