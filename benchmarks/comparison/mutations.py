@@ -27,7 +27,6 @@ import random
 import shutil
 import signal
 import sys
-import tempfile
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -412,14 +411,17 @@ def _chosen(found: Mapping[str, list[Any]], count: int, rng: random.Random) -> l
 
 def measure(name: str, make: Callable[[Path], Path], wanted: Wanted) -> Scored:
     """Scores one model in a process of its own, so that nothing of it stays."""
-    with tempfile.TemporaryDirectory() as directory:
-        result, scratch = Path(directory) / "scored", Path(directory) / "trial"
+    from etbuild.files.scratch import temporary
+
+    with temporary("mutants") as own:  # the guard of reads knows it: a step may write there
+        directory = own.path
+        result, scratch = directory / "scored", directory / "trial"
         scratch.mkdir()
         sys.stdout.flush()
         child = os.fork()
         if child == 0:
             try:
-                scored = Trial(name, make(Path(directory)), wanted, scratch).run()
+                scored = Trial(name, make(directory), wanted, scratch).run()
                 result.write_bytes(pickle.dumps(scored))
             except BaseException as error:  # noqa: BLE001 - one model must not end the others
                 print(f"{name}: {error}", file=sys.stderr)

@@ -32,7 +32,8 @@ from etkit.running.benchmarking.intervals import FEWEST
 
 LLM = Path(__file__).resolve().parents[1] / "llm"
 OF_ZOO = ("bert", "vit", "mobilenet v2", "whisper", "llama")
-OF_OPTIMUM = {"qwen 3": "qwen3/config.json", "lfm 2": "shapes/lfm2.json"}
+OF_OPTIMUM = {"qwen 3, 4 layers": "qwen3", "llama 3, 4 layers": "llama"}
+"""The types of models that have the sizes of `llm/qwen3`."""
 ETBUILD = [sys.executable, "-m", "etbuild"]
 
 
@@ -46,7 +47,10 @@ def against_plain(name: str, scratch: Path) -> tuple[Path, Path]:
 
 def against_optimum(name: str, scratch: Path) -> tuple[Path, Path]:
     """Our program and that of optimum-executorch."""
-    command(sys.executable, LLM / "checkpoint.py", LLM / OF_OPTIMUM[name], scratch / "model")
+    config = json.loads((LLM / "qwen3/config.json").read_text("utf-8"))
+    config |= {"model_type": OF_OPTIMUM[name], "num_hidden_layers": 4}
+    (scratch / "config.json").write_text(json.dumps(config), "utf-8")
+    command(sys.executable, LLM / "checkpoint.py", scratch / "config.json", scratch / "model")
     ours, _ = ours_float32(scratch / "model", scratch / "ours")
     optimum, _ = optimum_float32(scratch / "model", scratch / "optimum")
     return ours, optimum

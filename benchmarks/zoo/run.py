@@ -1,4 +1,4 @@
-"""Measures models of many kinds: the plain ExecuTorch script of this folder against `etbuild build`.
+"""Measures models of many kinds: the plain ExecuTorch script (`benchmarks/plain.py`) against `etbuild build`.
 
     python -m benchmarks.zoo.run [--models NAME...] [--pairs 3] [--list] [--write benchmarks/results]
 
@@ -6,13 +6,13 @@ Each pair runs the plain script, `etbuild build` with an empty cache (cold), and
 Every ratio compares two figures of one pair. `CPU` is user and system time, of children too. `peak` is the memory of
 all processes of a build, in megabytes.
 
-All programs have their weights in the .pte, and the programs must be equal byte for byte: the benchmark fails if one
-is not. Both builds use ExecuTorch's defaults, except for four things that the plain script does as `etbuild` does. It
-puts the weights of backends in the order of their keys. It exports without gradients. It writes out GELU's tanh form,
-which XNNPACK computes wrongly. And it runs with the arithmetic
-that is the same on all x86-64 processors, since weights are random and int8's scales are computed. It also runs with a
-fixed `PYTHONHASHSEED`: with another one, ExecuTorch may order the results of a delegate in another way. `etbuild` has
-its bytecode, as pip compiles it when it installs a wheel. The benchmark shows what builds say about slower ways.
+All programs have their weights in the .pte, and the programs must be equal byte for byte: the benchmark fails if one is
+not. Both builds use ExecuTorch's defaults, except for four things that the plain script does as `etbuild` does. It puts
+the weights of backends in the order of their keys. It exports without gradients. It corrects what ExecuTorch and
+XNNPACK compute wrongly. And it runs with the arithmetic that is the same on all x86-64 processors, since weights are
+random and int8's scales are computed. It also runs with a fixed `PYTHONHASHSEED`: with another one, ExecuTorch may
+order the results of a delegate in another way. `etbuild` has its bytecode, as pip compiles it when it installs a wheel.
+The benchmark shows what builds say about slower ways.
 """
 
 from __future__ import annotations

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import io
+import math
 import operator
 import os
 import pickle
 import random
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
@@ -33,12 +35,14 @@ from executorch.exir.dialects._ops import ops
 from executorch.exir.pass_base import ExportPass, PassResult, _ExportPassBase
 from executorch.exir.program import _program
 from executorch.exir.verification.verifier import EXIREdgeDialectVerifier
-from torch._export.serde import serialize
+from torch._export.serde import schema, serialize
+from torch._export.serde.union import _Union
 from torch._export.verifier import SpecViolationError
 from torch._higher_order_ops import while_loop
-from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+from torch._subclasses.fake_tensor import FakeTensorMode, TensorMetadata, unset_fake_temporarily
 from torch.export import exported_program
-from torch.fx import Graph, GraphModule, Interpreter
+from torch.fx import Graph, GraphModule, Interpreter, proxy
+from torch.fx.experimental import proxy_tensor, symbolic_shapes
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.fx.passes.infra.partitioner import Partition
 from torch.fx.passes.operator_support import create_op_support
@@ -137,7 +141,7 @@ PLACES = [
     (XnnpackBackend, "copy_exported_program_for_preprocess"),
     (Interpreter, "call_function"),
     (_program, "_gen_edge_manager_for_partitioners"),
-    (torch._export.serde.serialize, "typing"),
+    (serialize, "_dict_to_dataclass"),
     (GroupBasedPartitioner, "_can_merge_partitions"),
     (FakeTensorMode, "_validate_cache_key"),
     (torch.utils._pytree, "tree_map"),
@@ -145,6 +149,12 @@ PLACES = [
     (_ExportPassBase, "call"),
     (ConvertToLinearPass, "call"),
     (_dataclass, "get_type_hints"),
+    (proxy, "CapturedTraceback"),
+    (serialize, "_dataclass_to_dict"),
+    (_Union, "create"),
+    (TensorMetadata, "_flatten_into"),
+    (proxy_tensor, "_extract_tensor_metadata"),
+    (symbolic_shapes, "_free_unbacked_symbols_with_path"),
 ]
 
 
@@ -562,9 +572,99 @@ def test_a_faster_export_has_the_same_bytes(strict: bool) -> None:
     assert found[0] == found[1]
 
 
+def test_lines_are_described_as_torch_describes_them() -> None:
+    torch_describes = proxy.CapturedTraceback
+
+    def described(depth: int) -> list[traceback.StackSummary]:
+        if depth:
+            return described(depth - 1)
+        return [each.extract().summary() for each in (torch_describes, proxy.CapturedTraceback)]
+
+    def nowhere() -> list[traceback.StackSummary]:
+        return described(3)
+
+    nowhere.__code__ = nowhere.__code__.replace(co_linetable=b"")  # code without lines
+    with occasions.entered(["describe_lines_once"]):
+        for expected, found in (described(2), described(5), nowhere()):
+            assert found == expected
+            assert found.format() == expected.format()
+
+
+class Formats(torch.nn.Module):
+    """Tensors of several dtypes and orders in memory, parts of others, and sizes that depend on data."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        last = x.to(memory_format=torch.channels_last)
+        part = last[:, 1:].sin()
+        return last.double(), last.half(), part, part.transpose(0, 1).cos(), x.cos(), x[1:].cos(), x.nonzero() + 1
+
+
+@pytest.mark.parametrize("dims", [None, {0: torch.export.Dim("rows", min=3)}])
+def test_tensors_are_described_as_torch_describes_them(dims: dict[int, object] | None) -> None:
+    kinds = ("val", "tensor_meta", "unbacked_bindings")
+    found = []
+    for exporting in (contextlib.nullcontext, occasions.exporting):
+        with exporting():
+            program = torch.export.export(Formats(), (torch.ones(4, 3, 2, 5),), dynamic_shapes=(dims,))
+        nodes = list(program.graph.nodes)
+        found.append([(node.name, *(str(node.meta.get(kind)) for kind in kinds)) for node in nodes])
+        formats = [node.meta["tensor_meta"].memory_format for node in nodes if "tensor_meta" in node.meta]
+        assert {torch.contiguous_format, torch.channels_last} <= {*formats}
+        assert any(node.meta.get("unbacked_bindings") for node in nodes)
+        qparams = [node.meta["tensor_meta"].qparams for node in nodes if "tensor_meta" in node.meta]
+        assert len({*map(id, qparams)}) == len(qparams)  # a change for one node is none for another
+    assert found[0] == found[1]
+
+
+def saved_and_read(value: Any) -> tuple[bytes, Any]:
+    """The JSON text of an argument of a node, and the argument that is read from it."""
+    text = serialize._to_json_bytes(value)
+    return text, serialize._bytes_to_dataclass(type(value), text)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("as_float", 1.5),
+        ("as_float", math.inf),
+        ("as_floats", [-math.inf, math.nan]),
+        ("as_none", True),
+        ("as_scalar_type", schema.ScalarType.HALF),
+        ("as_sym_int", schema.SymIntArgument.create(as_name="s0")),
+        ("as_tensor", schema.TensorArgument("x")),
+        ("as_string_to_argument", {"key": schema.Argument.create(as_bools=[True, False])}),
+        ("as_optional_tensors", [schema.OptionalTensorArgument.create(as_none=True)]),
+    ],
+)
+def test_arguments_are_saved_and_read_as_torch_does_it(kind: str, value: Any) -> None:
+    expected, _ = saved_and_read(schema.Argument.create(**{kind: value}))
+    with occasions.saving(), occasions.entered(["read_hints_once"]):
+        argument = schema.Argument.create(**{kind: value})
+        found, read = saved_and_read(argument)
+    assert found == expected
+    assert (argument.type, argument.value) == (kind, value)
+    assert (type(read), read.type) == (schema.Argument, kind)
+    assert saved_and_read(read)[0] == expected
+
+
+@pytest.mark.parametrize("fields", [{}, {"as_int": 1, "as_bool": True}, {"as_nothing": 1}])
+def test_a_wrong_argument_is_refused_as_before(fields: dict[str, object]) -> None:
+    for switched in (contextlib.nullcontext(), occasions.entered(["serialize_plainly", "read_hints_once"])):
+        with switched:
+            with pytest.raises((AssertionError, TypeError)):
+                schema.Argument.create(**fields)
+            with pytest.raises((AssertionError, KeyError)):
+                serialize._dict_to_dataclass(schema.Argument, fields)
+            with pytest.raises(AssertionError, match="expected dict"):
+                serialize._dict_to_dataclass(schema.Argument, [fields])
+
+
 @pytest.mark.parametrize(
     ("switched", "owner", "name"),
     [
+        (occasions.exporting, proxy, "CapturedTraceback"),
+        (occasions.saving, GraphModule, "print_readable"),
+        (occasions.saving, serialize, "_dataclass_to_dict"),
         (occasions.exporting, GraphModule, "recompile"),
         (occasions.saving, serialize, "canonicalize"),
         (occasions.quantizing, xnnpack_quantizer_utils, "_do_annotate_conv_bn"),

@@ -295,3 +295,31 @@ def test_a_weight_that_is_read_late_is_an_output() -> None:
     program = torch.export.export(Table(), (torch.ones(2),))
     (_, table), _ = Graph(program, {}, {"table": torch.arange(3.0)}).call([torch.ones(2)])
     assert table.tolist() == [0.0, 1.0, 2.0]
+
+
+def test_samples_of_a_large_quantized_method_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    sample = compare._Sample
+
+    def noted(graphs: Any, rounding: Any) -> Any:
+        made.append(len(made))
+        return sample(graphs, rounding)
+
+    def rounded(net: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        from torch.ao.quantization.fx import _decomposed  # noqa: F401 - registers the operators
+
+        steps = torch.ops.quantized_decomposed
+        near = steps.quantize_per_tensor.default(net.a(x), 0.1, 0, -128, 127, torch.int8)
+        return steps.dequantize_per_tensor.default(near, 0.1, 0, -128, 127, torch.int8).cumsum(1)
+
+    def lifted(net: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return rounded(net, x) + 20
+
+    monkeypatch.setattr(compare, "_Sample", noted)
+    monkeypatch.setattr(compare, "_WORK_OF_SAMPLES", 1 << 60)
+    assert compared(monkeypatch, rounded, lifted, (FLOATS,))[0] is not None
+    usual = len(made)
+    made.clear()
+    monkeypatch.setattr(compare, "_MUCH_WORK", 0)
+    assert compared(monkeypatch, rounded, lifted, (FLOATS,))[0] is not None
+    assert len(made) == 4 < usual

@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import operator
 import re
 import traceback
 from collections.abc import Iterator
@@ -47,15 +48,16 @@ def lines_recorded() -> Iterator[None]:
     is_source = functools.cache(lambda file: finder.name_of(file) is not None)
 
     def with_sources(self: TracerBase, stack: traceback.StackSummary) -> traceback.StackSummary:
-        usual: Any = filtered(self, stack)
+        usual = {_place(frame) for frame in filtered(self, stack)}
         return traceback.StackSummary.from_list(
-            [frame for frame in stack if is_source(frame.filename) or frame in usual]
+            [frame for frame in stack if is_source(frame.filename) or _place(frame) in usual]
         )
 
     with replaced(TracerBase, _FILTER, with_sources):
         yield
 
 
+_place = operator.attrgetter("filename", "lineno", "name")  # frames with an equal place are equal
 _FIRST = 1 << 32  # above all numbers in a saved export: `remove_addresses` starts at 0
 # In the text of an object, such as `<built-in method conv2d of type object at 0x7f4d0d0cea40>`.
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")

@@ -62,7 +62,7 @@ def export(
     check = functools.partial(check_installed, used.packages)
     try:
         with library_messages_off(), stdout_for_results():
-            _import_torch(stage)
+            import_torch(stage)
         children.run_one(
             functools.partial(_export, export_plan, inputs, used, directory, stage, watch), [check, *meanwhile]
         )
@@ -131,7 +131,8 @@ def _constants(export_plan: ExportPlan) -> dict[str, object]:
     return constant_methods.compute(export_plan)
 
 
-def _import_torch(stage: Stage) -> None:
+def import_torch(stage: Stage) -> None:
+    """Imports PyTorch before a process forks that exports."""
     with stage("import PyTorch"), import_without_gc("torch"):
         from etbuild.export import archive  # noqa: F401
         from etbuild.surroundings import arithmetic

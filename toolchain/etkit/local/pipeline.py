@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -32,7 +32,7 @@ from etbuild.export.layout import (
 )
 from etbuild.files.digests import digest, file_digest
 from etbuild.files.writing import Artifact
-from etbuild.inputs.step_context import Stage, Watch
+from etbuild.inputs.step_context import Stage, Watch, silent
 from etbuild.key import code
 from etbuild.key.declared import Inputs
 from etbuild.key.distributions import environment
@@ -45,6 +45,7 @@ from etbuild.publishing.artifacts import scratch_in
 from etbuild.steps.lowering_options import LoweringOptions
 from etbuild.steps.one_by_one import KeptMethods
 from etkit.local import snapshot
+from etkit.local.shared_imports import begins_with_transformers, import_transformers
 
 if TYPE_CHECKING:
     from etbuild.results import KeyInputs, LoweringFacts
@@ -406,8 +407,10 @@ def _export(run: Pipeline) -> None:
 
     request = run.request
     imports = [*imports_of_executorch(run.options)]
-    if request.plan.model.huggingface is not None:  # the comparison makes the model, too
-        imports.append(_import_transformers)
+    if begins_with_transformers(request.plan.export_plan, request.files.used):
+        import_transformers(run.stage)
+    elif request.plan.model.huggingface is not None:  # the comparison makes the model, too
+        imports.append(partial(import_transformers, silent))
     if request.plan.export_backends:  # quantizers need ExecuTorch too
         with run.stage("import ExecuTorch"):
             for part in imports:
@@ -420,13 +423,6 @@ def _export(run: Pipeline) -> None:
     export(plan, inputs, request.files.used, run.export.directory, run.stage, run.watch, meanwhile)
     if run.export.needs_reexport:  # the model's process may need the code of exports
         run.comparison.close()
-
-
-def _import_transformers() -> None:
-    from etbuild.surroundings.library_output import library_messages_off, stdout_for_results
-
-    with library_messages_off(), stdout_for_results(), suppress(ImportError):  # the export reports what is missing
-        import transformers.modeling_utils  # noqa: F401
 
 
 def _lower(run: Pipeline) -> None:

@@ -30,6 +30,10 @@ SWITCHES = (
     "skip_idle_passes",
     "convert_without_printing",
     "write_hints_once",
+    "describe_lines_once",
+    "serialize_plainly",
+    "describe_tensors_once",
+    "bind_symbols_if_any",
 )
 """The switches of lowering without arguments."""
 
@@ -59,12 +63,13 @@ def lowering(directory: Path | None = None, jobs: int = 1, notes: Notes | None =
 
 def exporting() -> AbstractContextManager[None]:
     """Returns a context manager in which `torch.export.export` is faster."""
-    return entered(["compile_on_demand", "cache_quantization", "map_trees_in_one_walk"])
+    tracing = ["describe_lines_once", "describe_tensors_once", "bind_symbols_if_any", "map_trees_in_one_walk"]
+    return entered(["compile_on_demand", "cache_quantization", *tracing])
 
 
 def saving() -> AbstractContextManager[None]:
     """Returns a context manager in which `torch.export.save` is faster."""
-    return entered(["save_without_canonical_form"])
+    return entered(["save_without_canonical_form", "save_without_printing", "serialize_plainly"])
 
 
 def quantizing() -> AbstractContextManager[None]:

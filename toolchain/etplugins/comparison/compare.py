@@ -39,6 +39,9 @@ _OF_A_PART = 8  # so many samples in a row change numbers to quantize by the sam
 _LARGER_PART = 4  # then the part is so many times larger: in some outputs, a small one shows nothing
 _SAMPLES = (1, 3, 8, 16, 24, 32)  # how many samples of rounding are made; the next number if they do not explain it
 _WORK_OF_SAMPLES = 1 << 27  # numbers read and written for samples; beyond it, only outputs that are near get more
+_MUCH_WORK = 1 << 30  # numbers read and written for samples; beyond it, those of the largest part come first
+_LARGEST_PARTS = (24, 25, 26)  # samples that change numbers to quantize by the largest part of a step
+_NOT_NEAR = 16  # beyond so many times their errors, the other samples are not made
 _SHOWN = 3  # names that a note lists
 _FAR = 256  # an error so many times larger than that of the samples is not explained by more of them
 _NO_MEMORY = "error: 0x:21"  # the runtime's error code if it gets no memory
@@ -108,9 +111,9 @@ def _has_finite(value: Any) -> bool:
     return not isinstance(value, torch.Tensor) or not value.is_floating_point() or bool(value.isfinite().any())
 
 
-def _unproved(method: ComparedMethod, calls: Sequence[list[Any]]) -> list[str]:
+def _unproved(method: ComparedMethod, calls: Sequence[list[Any]], outputs: Sequence[list[Any]]) -> list[str]:
     try:
-        return Power(method.program, method.weights, calls, method.settings.tolerance).unproved()
+        return Power(method.program, method.weights, calls, outputs, method.settings.tolerance).unproved()
     except Exception:  # noqa: BLE001 - not each operator has a derivative
         return []
 
@@ -143,7 +146,7 @@ class Comparison:
         self._methods, self._files, self._scratch, self._jobs = methods, files, scratch, jobs
         self._history: list[tuple[ComparedMethod, list[Any]]] = []
         self._before: dict[str, tuple[list[Any], dict[str, torch.Tensor]]] = {}
-        self._samples: list[_Sample] = []
+        self._samples: dict[int, _Sample] = {}
         self._sampled = 0
         self._choosers: dict[str, Calls] = {}
         self._coverages: dict[str, Coverage] = {}
@@ -201,11 +204,11 @@ class Comparison:
         """Notes what the calls cannot show."""
         tasks = {}
         for method in self._methods:
-            own = [leaves for called, leaves in self._history if called is method]
+            own = [(leaves, outputs) for name, _, leaves, outputs in self.calls if name == method.name]
             if method.name not in self._finite:
                 self.notes.setdefault(method.name, "in calls with nothing but NaN and infinities, which show nothing")
             elif self._used[method.name] * _OF_POWER <= work:
-                tasks[method.name] = partial(_unproved, method, own)
+                tasks[method.name] = partial(_unproved, method, *map(list, zip(*own, strict=True)))
         unproved: dict[str, list[str]] = {}
         with suppress(Exception):  # derivatives of some operators end the process
             unproved = child.run(tasks, self._jobs)
@@ -352,13 +355,17 @@ class Comparison:
             is_far = partial(accuracy.unexplained, actual, expected, samples, tolerance, rounds, _FAR)
             if shown or (self._sampled > _WORK_OF_SAMPLES and is_far()):
                 break
+            if rounds and self._sampled > _MUCH_WORK and count < _LARGEST_PARTS[0]:
+                samples += [of(self._sample(number)) for number in _LARGEST_PARTS]
+                if accuracy.unexplained(actual, expected, samples, tolerance, rounds, _NOT_NEAR):
+                    break
         return found
 
     def _sample(self, number: int) -> _Sample:
         """A sample that has made all calls of the history. Without state, it makes only the last one."""
-        if number == len(self._samples):
+        if number not in self._samples:
             rounding = Rounding(number, Rounding.OF_STEP * _LARGER_PART ** (number // _OF_A_PART))
-            self._samples.append(_Sample(self._graphs(), rounding))
+            self._samples[number] = _Sample(self._graphs(), rounding)
         sample = self._samples[number]
         missing = self._history[sample.calls :]
         for method, leaves in missing if self._have_states else missing[-1:]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch.export.graph_signature import InputKind
 from etbuild.export.written_buffers import readers
 from etplugins.comparison import accuracy
 from etplugins.comparison.graph import Graph, buffers, is_quantized
+from etplugins.comparison.hints import states
 from etplugins.comparison.parts import Tolerance
 
 _CALLS = 6  # only the first calls: later ones have large numbers, whose rounding hides the effect of weights
@@ -29,6 +31,7 @@ class Power:
         program: The exported method.
         weights: The parameters that it does not hold itself, by name.
         calls: The inputs of its calls, one after the other.
+        outputs: The outputs of these calls. A method with state computes them again, from its first state.
         tolerance: How far an element may be from the expected one; None for the default.
     """
 
@@ -37,11 +40,13 @@ class Power:
         program: ExportedProgram,
         weights: Mapping[str, torch.Tensor],
         calls: Sequence[list[Any]],
+        outputs: Sequence[list[Any]],
         tolerance: Tolerance | None,
     ) -> None:
         self._program, self._weights, self._calls, self._all = program, weights, calls[:_CALLS], calls
         self._tolerance, self._quantized = tolerance, is_quantized(program)
-        self._expected = self._outputs({}, self._calls)
+        self._has_states = bool(states(program))
+        self._expected = [*self._outputs({}, self._calls)] if self._has_states else outputs[:_CALLS]
 
     def unproved(self) -> list[str]:
         """Names what may be wrong unnoticed, for messages: parameters by name, and inputs by number.
@@ -73,7 +78,7 @@ class Power:
         generator = torch.Generator().manual_seed(0)
         total, allowed = torch.zeros((), dtype=torch.float64), 0.0
         with torch.enable_grad():
-            for value in self._outputs(inputs, self._calls):
+            for value in chain.from_iterable(self._outputs(inputs, self._calls)):
                 if not isinstance(value, torch.Tensor) or not value.is_floating_point() or not value.numel():
                     continue
                 signs = torch.randint(0, 2, value.shape, generator=generator) * 2 - 1
@@ -120,23 +125,37 @@ class Power:
             others = [each[index] for each in self._all if each[index].shape == leaves[index].shape]
             for other in [each for each in others if not torch.equal(each, leaves[index])][:_OTHERS]:
                 changed = [*leaves[:index], other, *leaves[index + 1 :]]
-                if self._moves({}, [*self._calls[:number], changed, *self._calls[number + 1 :]]):
+                calls = [*self._calls[:number], changed, *self._calls[number + 1 :]]
+                # Without state, a call says nothing about the others.
+                if self._moves({}, calls) if self._has_states else self._moves({}, [changed], number):
                     return True
         return False
 
-    def _moves(self, replaced: Mapping[str, torch.Tensor], calls: Sequence[list[Any]] | None = None) -> bool:
-        """Whether other parameters or inputs move an output beyond the tolerance, or PyTorch refuses them."""
+    def _moves(
+        self, replaced: Mapping[str, torch.Tensor], calls: Sequence[list[Any]] | None = None, first: int = 0
+    ) -> bool:
+        """Whether other parameters or inputs move an output beyond the tolerance, or PyTorch refuses them.
+
+        Args:
+            replaced: Other parameters, by name.
+            calls: The inputs of calls; None for those of the method.
+            first: The number of the first one among the method's own calls.
+        """
         try:
-            actual = self._outputs(replaced, self._calls if calls is None else calls)
+            found = self._outputs(replaced, self._calls if calls is None else calls)
+            return any(
+                accuracy.wrong_outputs(actual, expected, self._tolerance, self._quantized)
+                for actual, expected in zip(found, self._expected[first:], strict=False)
+            )
         except Exception:  # noqa: BLE001 - operators raise any exception
             return True
-        return bool(accuracy.wrong_outputs(actual, self._expected, self._tolerance, self._quantized))
 
-    def _outputs(self, replaced: Mapping[str, torch.Tensor], calls: Sequence[list[Any]]) -> list[Any]:
-        """The outputs of these calls. The first one begins with fresh state."""
+    def _outputs(self, replaced: Mapping[str, torch.Tensor], calls: Sequence[list[Any]]) -> Iterator[list[Any]]:
+        """Yields the outputs of each of these calls. The first one begins with fresh state."""
         state = buffers(self._program, self._weights.keys())
         graph = Graph(self._program, state, self._weights, replaced=replaced)
-        return [value for leaves in calls for value in graph.call(leaves)[0]]
+        for leaves in calls:
+            yield graph.call(leaves)[0]
 
 
 def _moved(slope: torch.Tensor, value: torch.Tensor) -> float:

@@ -20,7 +20,7 @@ from etbuild.results import FileHead, LoweringFacts, ProgramFile
 from etbuild.steps.saved_export import LoweringJob, load_custom_ops, opened_export, runs_code_of_others
 from etplugins.comparison.compared_methods import NOT, ComparedMethods
 from etplugins.comparison.parts import ComparePlan
-from etplugins.comparison.witness import MORE_OR_LESS, SEARCHED, Witness, witnesses, write_calls
+from etplugins.comparison.witness import MORE_OR_LESS, Witness, witnesses, write_calls
 from etplugins.runtime import program_files
 
 if TYPE_CHECKING:
@@ -202,7 +202,7 @@ def _compare_programs(
             raise BuildError([_explained(problem, wanted, built.lowering) for problem in error.problems]) from error
     wrong = [Wrong(**each["wrong"]) for each in found if each["wrong"] is not None]
     if wrong:
-        raise BuildError([_problem(exported, each, search=number < SEARCHED) for number, each in enumerate(wrong)])
+        raise BuildError([_problem(exported, each, search=number == 0) for number, each in enumerate(wrong)])
     notes = {name: what for each in found for name, what in each["notes"].items()}
     return notes, {file: names for directory, names in directories.items() if (file := directory / CALLS).exists()}
 
@@ -256,7 +256,7 @@ def _first_wrong(exported: ComparedMethods, names: list[str], files: ProgramFile
 
 
 def _problem(exported: ComparedMethods, wrong: Wrong, *, search: bool) -> Problem:
-    where: str | None = f"the operator was searched for only in the first {SEARCHED} wrong methods"
+    where: str | None = "the operator was searched for only in the first wrong method"
     if wrong.blames == "layout":
         where = None
     elif search:

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
 MORE_OR_LESS = "`checks.compare` can allow more, or leave the method out with a reason"
 """The last hint of an error about a comparison."""
-SEARCHED = 2
-"""In so many wrong methods the cause is searched: it is often the same, and a search takes long."""
 _LARGE = 1 << 30  # bytes of declared files: a larger model waits until processes that need memory have ended
 _BRANCHES = (
     "a branch on `torch.compiler.is_exporting()`, `is_compiling()` or `training`, state that only Python sees, weights "
@@ -210,7 +208,7 @@ def _compared(known: _Known, eager: Mapping[str, EagerMethod], files: Sequence[P
     found = [*child.run(tasks, known.job.options.jobs).values()]
     wrong = [Wrong(**each["wrong"]) for each in found if each["wrong"] is not None]
     if wrong:
-        raise BuildError([_problem(known, eager, each, search=number < SEARCHED) for number, each in enumerate(wrong)])
+        raise BuildError([_problem(known, eager, each, search=number == 0) for number, each in enumerate(wrong)])
     return {name: what for each in found for name, what in each["notes"].items()}
 
 
@@ -239,7 +237,7 @@ def _first_wrong(known: _Known, eager: Mapping[str, EagerMethod], file: Path) ->
 
 
 def _problem(known: _Known, eager: Mapping[str, EagerMethod], wrong: Wrong, *, search: bool) -> Problem:
-    where: str | None = f"the cause was searched for only in the first {SEARCHED} wrong methods"
+    where: str | None = "the cause was searched for only in the first wrong method"
     if wrong.blames == "quantization":
         where = None
     elif search:
