@@ -72,6 +72,11 @@ def saving() -> AbstractContextManager[None]:
     return entered(["save_without_canonical_form", "save_without_printing", "serialize_plainly"])
 
 
+def loading() -> AbstractContextManager[None]:
+    """Returns a context manager in which `torch.export.load` is faster."""
+    return entered(["compile_on_demand", "share_provenance", "read_hints_once"])
+
+
 def quantizing() -> AbstractContextManager[None]:
     """Returns a context manager in which methods are quantized faster."""
     return entered(["annotate_where_possible"])
@@ -80,6 +85,11 @@ def quantizing() -> AbstractContextManager[None]:
 def importing() -> AbstractContextManager[None]:
     """Returns a context manager in which ExecuTorch is imported faster."""
     return entered(["import_inductor_later"])
+
+
+def importing_without_lowering() -> AbstractContextManager[None]:
+    """Returns a context manager in which the parts of ExecuTorch that write a program are imported without the rest."""
+    return entered(["import_lowering_later"])
 
 
 @contextlib.contextmanager
