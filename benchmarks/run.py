@@ -12,6 +12,7 @@ Without `--write` the figures are only printed. Each benchmark is a command of i
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import re
@@ -183,6 +184,8 @@ def main() -> None:
             print(f"{name:12} {minutes:18} {' '.join(pages(name))}")
         print(f"all: {sum(one.minutes for one in BENCHMARKS.values()) / 60:.0f} hours")
         return
+    if options.write and importlib.util.find_spec("matplotlib") is None:
+        sys.exit("`--write` draws pictures: pip install -r benchmarks/requirements.txt")
     failed: list[str] = []
     missed = {name: "no time is left" for name in names if name not in runs}
     for name, short in runs.items():

@@ -92,7 +92,7 @@ def _warm_lowering() -> None:
         plan = from_manifest(manifest).lower_plan
         workarounds.of_emission()
         if (lowering := one_by_one()) is not None:
-            lowering.import_all()
+            lowering.import_all(lowers=True)
         with switches.lowering():
             lower_methods.lower_programs(plan, {"forward": _tiny_program()}, {}).to_executorch()
 
