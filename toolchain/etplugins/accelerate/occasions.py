@@ -25,6 +25,11 @@ SWITCHES = (
     "merge_by_sets",
     "read_hints_once",
     "cache_quantization",
+    "map_trees_in_one_walk",
+    "check_once",
+    "skip_idle_passes",
+    "convert_without_printing",
+    "write_hints_once",
     "describe_lines_once",
     "serialize_plainly",
     "describe_tensors_once",
@@ -58,7 +63,7 @@ def lowering(directory: Path | None = None, jobs: int = 1, notes: Notes | None =
 
 def exporting() -> AbstractContextManager[None]:
     """Returns a context manager in which `torch.export.export` is faster."""
-    tracing = ["describe_lines_once", "describe_tensors_once", "bind_symbols_if_any"]
+    tracing = ["describe_lines_once", "describe_tensors_once", "bind_symbols_if_any", "map_trees_in_one_walk"]
     return entered(["compile_on_demand", "cache_quantization", *tracing])
 
 
