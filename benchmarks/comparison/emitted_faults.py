@@ -12,8 +12,8 @@ from dataclasses import replace
 from executorch.exir.schema import Bool, DelegateCall, Double, EValue, ExecutionPlan, KernelCall, Tensor
 
 from benchmarks.comparison.method import Fault
-from etbuild.emit.emit_methods import Emitted
-from etbuild.lower.named_data import Blob
+from etbuild.emit.emitted import Emitted
+from etbuild.lower.blobs import Blob
 
 EmittedKind = Callable[[Emitted, random.Random], Iterator[Fault]]
 

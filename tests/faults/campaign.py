@@ -19,12 +19,16 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from etbuild.surroundings.environment import FIXED
 from etkit.building import cache_upkeep
 from etkit.local.cache.store import Cache
+from etkit.warm import client
+from tests.helpers.worker_client import WAIT_SECONDS, alive, descendants, wait_until
 
 from . import injected
 from .projects import MODEL, artifacts
@@ -111,15 +115,13 @@ class Campaign:
         self.filled = root / "filled"
         shutil.copytree(self.cache, self.filled)
 
-    def run(
-        self, options: list[str], kill_at: tuple[int, float, signal.Signals] | None = None, group: bool = False
-    ) -> Ended:
+    def run(self, options: list[str], kill_at: tuple[int, float, Callable[[int], None]] | None = None) -> Ended:
         """Builds with a terminal as standard error, which shows when stages begin.
 
         Args:
             options: The options of the build.
-            kill_at: The number of a stage, seconds after its begin, and the signal to send then.
-            group: Send the signal to all processes of the build, as a terminal does.
+            kill_at: The number of a stage, seconds after its begin, and what sends a signal then. It takes the number
+                of the build's process, which leads a process group.
         """
         ours, theirs = pty.openpty()
         process = subprocess.Popen(
@@ -138,7 +140,7 @@ class Campaign:
                 if pending is not None and stages >= pending[0]:
                     time.sleep(pending[1])
                     with contextlib.suppress(ProcessLookupError):
-                        (os.killpg if group else os.kill)(process.pid, pending[2])
+                        pending[2](process.pid)
                     pending = None
         os.close(ours)
         return Ended(process.wait(), said.decode(errors="replace"), stages)
@@ -168,13 +170,24 @@ class Campaign:
         self.prepare(mode)
         stage = 1 if mode == "hit" else self.chance.randint(1, stages)
         delay = self.chance.random() * (0.05 if mode == "hit" else 1.0)
-        ended = self.run(MODES[mode], (stage, delay, number), group=self.chance.random() < 0.5)
+        whom, send = self.target(number)
+        ended = self.run(MODES[mode], (stage, delay, send))
         self.counts["kills"] += 1
         self.counts[f"killed by {number.name}"] += ended.code != 0
+        if not self.is_clear(ended) or "Traceback" in ended.said:
+            self._note("unclear errors", f"{mode} {number.name} {whom} {stage} {delay}: {ended.code} {ended.said}")
+        self.look(mode, f"{number.name} of {whom} in stage {stage}")
+
+    def target(self, number: signal.Signals) -> tuple[str, Callable[[int], None]]:
+        """Chooses what gets a signal: the build's process, or all processes of its group, as from a terminal. Returns
+        it in words, and what sends the signal."""
+        whom, send = ("the group", os.killpg) if self.chance.random() < 0.5 else ("the build", os.kill)
+        return whom, lambda pid: send(pid, number)
+
+    def is_clear(self, ended: Ended) -> bool:
+        """Whether a build that got a signal has ended as it should."""
         stopped = ended.code == 130 and "etbuild: interrupted" in ended.said
-        if not (ended.code in (0, -signal.SIGKILL) or stopped) or "Traceback" in ended.said:
-            self._note("unclear errors", f"{mode} {number.name} {stage} {delay}: {ended.code} {ended.said}")
-        self.look(mode, f"{number.name} in stage {stage}")
+        return ended.code in (0, -signal.SIGKILL) or stopped
 
     def inject(self, mode: str, place: int, error: int) -> list[str]:
         """Makes one use of a file fail during a build, and checks the files that are left.
@@ -232,12 +245,91 @@ class Campaign:
         self.counts[kind] += 1
         self.unclear.append(f"{kind}: {line}")
 
-    def result(self) -> dict[str, object]:
+    def result(self) -> dict[str, Any]:
         """Returns the counts, including those that must be 0, and the findings."""
         none = dict.fromkeys(("wrong artifacts", "unclear errors", "lost entries", "damaged entries", "leftovers"), 0)
         return {**none, **self.counts, "findings": self.unclear}
 
 
-def dump(result: dict[str, object]) -> str:
+class ServedCampaign(Campaign):
+    """Runs builds that fork from a warm process. A signal may also reach that process, or the fork.
+
+    Args:
+        root: An empty directory.
+        seed: The random seed for where and when faults happen.
+        place: An empty directory with a short path, for sockets.
+    """
+
+    def __init__(self, root: Path, seed: int, place: Path) -> None:
+        self.place = place
+        self.forks: list[int] = []
+        super().__init__(root, seed)
+
+    def environment(self) -> dict[str, str]:
+        """Of a build."""
+        kept = {name: value for name, value in super().environment().items() if name not in ("CI", client.OFF)}
+        return {**kept, "ETBUILD_SERVER_DIR": str(self.place)}
+
+    def target(self, number: signal.Signals) -> tuple[str, Callable[[int], None]]:
+        """Chooses what gets a signal, as in the base class; or the warm process, or its fork."""
+        server = self.server()
+        if self.chance.random() < 0.5:
+            whom, send = super().target(number)
+        else:
+            whom = self.chance.choice(("the warm process", "the fork"))
+
+            def send(pid: int) -> None:
+                del pid
+                os.kill(server if whom == "the warm process" else next(iter(descendants(server)), server), number)
+
+        def noted(pid: int) -> None:
+            self.forks = descendants(server)
+            self.counts["kills with a fork"] += bool(self.forks)
+            send(pid)
+
+        return whom, noted
+
+    def is_clear(self, ended: Ended) -> bool:
+        """Whether a build that got a signal has ended as it should: its fork may have got it."""
+        return super().is_clear(ended) or (ended.code == 1 and "the build ended with SIG" in ended.said)
+
+    def look(self, mode: str, what: str) -> None:
+        """Checks also that no process of the build is left."""
+        try:
+            wait_until(lambda: not any(map(alive, self.forks)))
+        except AssertionError:
+            self._note("leftovers", f"{mode} {what}: processes {[each for each in self.forks if alive(each)]}")
+        super().look(mode, what)
+
+    def server(self) -> int:
+        """The number of the warm process, which the last build may still be starting."""
+        found: list[int] = []
+
+        def asked() -> bool:
+            answers = [client.ask(path, {}) for path in self.place.glob("*/*.socket")]
+            found[:] = [answer["pid"] for answer in answers if answer is not None and "pid" in answer]
+            return bool(found)
+
+        if not asked():
+            self.run(["--no-cache"])  # leaves one
+        wait_until(asked, WAIT_SECONDS)
+        return found[0]
+
+    def stop(self) -> None:
+        """Ends the warm process."""
+        for path in self.place.glob("*/*.socket"):
+            client.ask(path, {"stop": True})
+
+
+def joined(results: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """The sums of the counts of campaigns, and all findings."""
+    counts, findings = Counter[str](), list[str]()
+    for result in results:
+        findings += result["findings"]
+        counts.update({name: count for name, count in result.items() if name != "findings"})
+    return {**counts, "findings": findings}
+
+
+def dump(result: dict[str, Any]) -> str:
     """Formats the result as indented JSON."""
     return json.dumps(result, indent=2)

@@ -13,8 +13,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from .campaign import ERRORS, MODES, SIGNALS, Campaign, dump, places
+from .campaign import ERRORS, MODES, SIGNALS, Campaign, ServedCampaign, dump, joined, places
 
+_WITH_SERVER = itertools.cycle((False, True))  # every other build that lowers forks from a warm process
 _ORDER = ("hit", "cold", "hit", "hit", "joint", "hit")  # a hit is short, and the driver itself takes most of its time
 
 
@@ -29,8 +30,11 @@ def main() -> int:
     # A shell lets its commands in the background ignore this signal, and builds would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     until = time.monotonic() + options.seconds
-    with tempfile.TemporaryDirectory() as name:
-        campaign = Campaign(Path(name), options.seed)
+    with tempfile.TemporaryDirectory() as name, tempfile.TemporaryDirectory(prefix="w") as place:
+        for directory in ("own", "served"):
+            Path(name, directory).mkdir()
+        campaign = Campaign(Path(name, "own"), options.seed)
+        served = ServedCampaign(Path(name, "served"), options.seed, Path(place))
         uses = {mode: campaign.inject(mode, 0, ERRORS[0]) for mode in MODES}
         campaign.counts.clear()  # no fault was injected so far
         ways = itertools.cycle(itertools.product(_ORDER, SIGNALS))
@@ -38,13 +42,15 @@ def main() -> int:
         kills, faults = options.kills, options.faults
         while (kills or faults) and time.monotonic() < until:
             if kills:
-                campaign.kill(*next(ways))
+                mode, number = next(ways)
+                (served if mode != "hit" and next(_WITH_SERVER) else campaign).kill(mode, number)
                 kills -= 1
             if faults:
                 mode, error = next(kinds)
                 campaign.inject(mode, campaign.chance.choice(places(uses[mode], error)), error)
                 faults -= 1
-        result = campaign.result()
+        served.stop()
+        result = joined(each.result() for each in (campaign, served))
     print(dump(result))
     return 1 if result["findings"] else 0
 

@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from etbuild.cli import main
 from etkit.building import cache_upkeep
 from etkit.local.cache.store import Cache
 
-from .campaign import Campaign, places, published
+from .campaign import Campaign, ServedCampaign, places, published
 from .disk import Disk
 from .projects import command
 
@@ -48,6 +49,24 @@ def test_a_killed_build_leaves_right_files_and_no_leftovers(
 ) -> None:
     campaign.kill(mode, number)
     assert campaign.result()["findings"] == []
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedCampaign]:
+    with tempfile.TemporaryDirectory(prefix="w") as place:
+        campaign = ServedCampaign(tmp_path_factory.mktemp("served"), 5, Path(place))
+        yield campaign
+        campaign.stop()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("mode", ["cold", "joint"])
+def test_a_killed_build_of_a_warm_process_leaves_right_files_and_no_process(
+    served: ServedCampaign, mode: str, number: signal.Signals
+) -> None:
+    served.kill(mode, number)
+    assert served.result()["findings"] == []
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""One worker and many requests. Some fail, some are cancelled, and none leaves anything behind.
+"""One worker or warm process, and many requests. Some fail, some are cancelled, and none leaves anything behind.
 
 `make test` sends 60 requests, `make test-all` also 500.
 """
@@ -14,13 +14,14 @@ from typing import Any
 import pytest
 
 from tests.helpers import commands
+from tests.helpers.warm_process import WarmProcess
 from tests.helpers.worker_client import Worker
 
 from .projects import MODEL, write_project
 
 AT_ONCE, CANCELLED = 4, 0.05
 WIDTHS = (4, 7)
-KINDS = {"export": 0.7, "build": 0.2, "failing": 0.1}
+KINDS = {Worker: {"export": 0.7, "build": 0.2, "failing": 0.1}, WarmProcess: {"build": 0.9, "wrong": 0.1}}
 SETTLED = 30  # after this many requests, the worker's memory no longer grows
 
 
@@ -31,6 +32,8 @@ class Project:
         self.root = root
         self.manifests = {width: write_project(root / "in", width) for width in WIDTHS}
         (root / "failing.py").write_text(MODEL.replace("torch.manual_seed(1)", "raise ValueError(width)"))
+        self.wrong = write_project(root / "wrong", WIDTHS[0])
+        (root / "wrong/model.py").write_text((root / "failing.py").read_text())
         for width, manifest in self.manifests.items():
             plans = [f"--{part}={root / f'{width}.{part}'}" for part in ("plan", "export-plan", "lower-plan")]
             ask("plan", str(manifest), *plans)
@@ -44,6 +47,8 @@ class Project:
 
     def arguments(self, kind: str, width: int, out: Path) -> list[str]:
         """Returns the arguments of the command."""
+        if kind == "wrong":
+            return ["build", str(self.wrong), "--no-cache", "-o", str(out / "artifacts")]
         if kind == "build":
             return ["build", str(self.manifests[width]), "--no-cache", "-o", str(out / "artifacts")]
         source = self.root / ("failing.py" if kind == "failing" else "in/model.py")
@@ -78,9 +83,9 @@ def resident_bytes(pid: int) -> int:
     return int(status.partition("VmRSS:")[2].split()[0]) * 1024
 
 
-@pytest.fixture
-def worker(tmp_path: Path) -> Iterator[Worker]:
-    started = Worker(tmp_path)
+@pytest.fixture(params=[Worker, WarmProcess])
+def worker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Worker | WarmProcess]:
+    started = request.param(tmp_path)
     yield started
     started.end()
 
@@ -89,7 +94,7 @@ def check(response: Any, asked: Asked, project: Project) -> None:
     """Checks that a request made its expected files or none; a cancelled one may have made some of them, each
     complete."""
     made = files(asked.out)
-    if asked.kind == "failing":
+    if asked.kind in ("failing", "wrong"):
         assert made == {}
         assert response.was_cancelled or (response.exit_code == 1 and "ValueError" in response.output), response.output
         return
@@ -103,9 +108,9 @@ def check(response: Any, asked: Asked, project: Project) -> None:
 
 @pytest.mark.parametrize("requests", [60, pytest.param(500, marks=pytest.mark.soak)])
 def test_a_worker_keeps_its_size_and_its_results_over_many_requests(
-    worker: Worker, tmp_path: Path, requests: int
+    worker: Worker | WarmProcess, tmp_path: Path, requests: int
 ) -> None:
-    project = Project(tmp_path)
+    project, kinds = Project(tmp_path), KINDS[type(worker)]
     chance = random.Random(13)
     waiting = list(range(1, requests + 1))
     asked: dict[int, Asked] = {}
@@ -114,7 +119,7 @@ def test_a_worker_keeps_its_size_and_its_results_over_many_requests(
     while waiting or asked:
         while waiting and len(asked) < AT_ONCE:
             number = waiting.pop()
-            (kind,) = chance.choices(list(KINDS), list(KINDS.values()))
+            (kind,) = chance.choices(list(kinds), list(kinds.values()))
             one = asked[number] = Asked(kind, chance.choice(WIDTHS), tmp_path / f"out{number}")
             worker.send(*project.arguments(one.kind, one.width, one.out), request_id=number)
         if chance.random() < CANCELLED:

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 import torch
+from executorch.backends.xnnpack._passes.convert_to_linear import ConvertToLinearPass
 from executorch.backends.xnnpack._passes.convert_to_sdpa import ConvertToSDPAPass
 from executorch.backends.xnnpack._passes.convert_to_upsample_bilinear2d import ConvertToUpsampleBilinear2d
 from executorch.backends.xnnpack.partition.graphs import bilinear_2d, sdpa
@@ -27,10 +28,11 @@ from executorch.backends.xnnpack.quantizer import xnnpack_quantizer_utils
 from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import XNNPACKQuantizer, get_symmetric_quantization_config
 from executorch.backends.xnnpack.xnnpack_preprocess import XnnpackBackend
 from executorch.exir import lowered_backend_module, to_edge, to_edge_transform_and_lower
+from executorch.exir._serialize import _dataclass
 from executorch.exir.backend import backend_api
 from executorch.exir.backend.canonical_partitioners.group_partitioner import GroupBasedPartitioner
 from executorch.exir.dialects._ops import ops
-from executorch.exir.pass_base import ExportPass, PassResult
+from executorch.exir.pass_base import ExportPass, PassResult, _ExportPassBase
 from executorch.exir.program import _program
 from executorch.exir.verification.verifier import EXIREdgeDialectVerifier
 from torch._export.serde import schema, serialize
@@ -142,6 +144,11 @@ PLACES = [
     (serialize, "_dict_to_dataclass"),
     (GroupBasedPartitioner, "_can_merge_partitions"),
     (FakeTensorMode, "_validate_cache_key"),
+    (torch.utils._pytree, "tree_map"),
+    (torch.utils._pytree, "tree_iter"),
+    (_ExportPassBase, "call"),
+    (ConvertToLinearPass, "call"),
+    (_dataclass, "get_type_hints"),
     (proxy, "CapturedTraceback"),
     (serialize, "_dataclass_to_dict"),
     (_Union, "create"),

@@ -20,9 +20,9 @@ from executorch.backends.xnnpack.xnnpack_preprocess import XnnpackBackend
 from safetensors.torch import save_file
 
 from etbuild import plugins
-from etbuild.emit.emit_methods import Emitted
+from etbuild.emit.emitted import Emitted
 from etbuild.emit.merge import merge
-from etbuild.lower.named_data import Blob
+from etbuild.lower.blobs import Blob
 from etbuild.model.tensor_facts import TensorFacts
 from etbuild.patching import replaced
 from etkit.building import cache_upkeep
@@ -306,7 +306,7 @@ def test_content_that_becomes_equal_is_written_once() -> None:
     part = Emitted([], pair, pair, [], [], {}, [], {}, False, {}, {})
     for bound, length in ((False, 3), (True, 2)):
         merged = merge([replace(part, bound=bound)], {})
-        assert [len(merged.program.constant_buffer), len(merged.mutable_data)] == [length, length]
+        assert [len(merged.program.constant_buffer), len(merged.mutable_data or ())] == [length, length]
 
 
 PARTS: dict[str, Callable[[bytes], object]] = {

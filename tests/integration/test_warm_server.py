@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -179,6 +180,25 @@ def test_a_build_whose_warm_process_is_killed_says_so(warm: Project) -> None:
     warm.build()  # without it
 
 
+def test_a_stopped_warm_process_is_done_without(warm: Project) -> None:
+    """Before a build, and during one, whose result does not depend on it. Builds that it missed do not begin later."""
+    process = warm.warm()
+    os.kill(process, signal.SIGSTOP)
+    try:
+        warm.build()
+    finally:
+        os.kill(process, signal.SIGCONT)
+    wait_until(lambda: f"process {process}, builds now: 0" in warm.server("status"), WAIT_SECONDS)
+    build = warm.start()
+    wait_until(lambda: bool(warm.children()), WAIT_SECONDS)
+    os.kill(process, signal.SIGSTOP)
+    try:
+        _, errors = build.communicate(timeout=WAIT_SECONDS)
+    finally:
+        os.kill(process, signal.SIGCONT)
+    assert build.returncode == 0, errors
+
+
 @pytest.mark.parametrize("variable", ["CI", "ETBUILD_NO_SERVER"])
 def test_nothing_stays_where_nobody_wants_it(project: Project, variable: str) -> None:
     project.build(**{variable: "1"})
@@ -227,6 +247,8 @@ def test_a_fork_that_cannot_begin_ends_and_serves_nobody(tmp_path: Path) -> None
     here = os.open(tmp_path, os.O_RDONLY)
     with socket.socket(socket.AF_UNIX) as channel:
         channel.connect(str(path))
+        messages.send(channel, {"build": True})
+        assert messages.receive(channel)[0] == {"ready": True}
         wrong = nothing  # in place of what the watching process hands over
         messages.send(channel, {"arguments": [], "variables": {}}, [*[nothing] * 3, here, slate.descriptor, wrong])
         assert messages.receive(channel)[0]["pid"] != process.pid
@@ -244,6 +266,20 @@ def test_it_ends_when_something_is_installed(tmp_path: Path) -> None:
     (tmp_path / "imported_by_all.py").write_text("changed = True")
     assert process.wait(WAIT_SECONDS) == 0
     assert not path.exists()
+
+
+def test_it_ends_when_a_plug_in_is_new_or_nobody_finds_its_socket(tmp_path: Path) -> None:
+    process, path = _serve(tmp_path, 100)  # `tmp_path` is in `sys.path`
+    wait_until(path.exists)
+    (tmp_path / "new_package").mkdir()
+    assert process.wait(WAIT_SECONDS) == 0
+    process, path = _serve(tmp_path, 100)
+    wait_until(path.exists)
+    shutil.rmtree(path.parent)
+    path.parent.mkdir()
+    path.touch()  # of another one
+    assert process.wait(WAIT_SECONDS) == 0
+    assert path.exists()
 
 
 def test_a_directory_of_others_has_no_socket(project: Project) -> None:

@@ -1,5 +1,5 @@
 """The persistent worker as Bazel uses it: a process with requests on standard input and responses on standard
-output."""
+output. The tests of forks run also for the warm process that builds leave behind."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ from etplugins.worker import server
 from etplugins.worker.protocol import WorkRequest
 from tests.conftest import MANIFESTS
 from tests.helpers import commands
+from tests.helpers.warm_process import WarmProcess
 from tests.helpers.worker_client import TYPES, Worker, alive, framed, varint, wait_until
 
 from .conftest import MANIFEST, MODEL
 
+AnyWorker = Worker | WarmProcess
 # The place in a model for additional code.
 LOUD = """
 import ctypes, os, sys
@@ -56,26 +58,49 @@ def files(directory: Path) -> dict[str, bytes]:
 
 
 @pytest.fixture(scope="module")
-def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
-    """One worker for all tests. They must not end it."""
+def of_bazel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
+    """One worker of Bazel for all tests. They must not end it."""
     started = Worker(tmp_path_factory.mktemp("worker"))
     yield started
     started.end()
 
 
+@pytest.fixture(scope="module")
+def warm_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmProcess]:
+    """One warm process for all tests. They must not end it."""
+    started = WarmProcess(tmp_path_factory.mktemp("warm"))
+    yield started
+    started.end()
+
+
+@pytest.fixture(params=["of_bazel", "warm_process"])
+def worker(request: pytest.FixtureRequest) -> AnyWorker:
+    """What forks for each request."""
+    found: AnyWorker = request.getfixturevalue(request.param)
+    return found
+
+
 @pytest.fixture
 def own_worker(tmp_path: Path) -> Iterator[Worker]:
-    """A worker that the test may end."""
+    """A worker of Bazel that the test may end."""
     started = Worker(tmp_path)
     yield started
     started.end()
 
 
+@pytest.fixture(params=[Worker, WarmProcess])
+def ending_worker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[AnyWorker]:
+    """What forks for each request, and the test may end it."""
+    started = request.param(tmp_path)
+    yield started
+    started.end()
+
+
 @pytest.fixture
-def slow(tmp_path: Path) -> Callable[[Worker, str], list[int]]:
+def slow(tmp_path: Path) -> Callable[[AnyWorker, str], list[int]]:
     """Sends a request that takes minutes. Returns its processes once the model's code runs."""
 
-    def start(worker: Worker, prefix: str = SLOW) -> list[int]:
+    def start(worker: AnyWorker, prefix: str = SLOW) -> list[int]:
         started = tmp_path / "started"
         manifest = project(tmp_path / "slow", prefix.format(started=str(started)))
         worker.send(*build(manifest, tmp_path / "slow_out"), request_id=77)
@@ -88,7 +113,7 @@ def slow(tmp_path: Path) -> Callable[[Worker, str], list[int]]:
     return start
 
 
-def test_a_worker_makes_what_a_process_of_its_own_makes(worker: Worker, tmp_path: Path) -> None:
+def test_a_worker_makes_what_a_process_of_its_own_makes(worker: AnyWorker, tmp_path: Path) -> None:
     manifest = project(tmp_path / "in")
     commands.build(manifest, tmp_path / "own", environment=os.environ)
     for number, path in enumerate([manifest, MANIFESTS["mlp"], manifest]):  # also after another program
@@ -99,12 +124,12 @@ def test_a_worker_makes_what_a_process_of_its_own_makes(worker: Worker, tmp_path
             assert files(out) == files(tmp_path / "own")
 
 
-def test_a_worker_has_one_thread(worker: Worker, tmp_path: Path) -> None:
+def test_a_worker_has_one_thread(worker: AnyWorker, tmp_path: Path) -> None:
     assert worker.ask(*build(project(tmp_path / "in"), tmp_path / "out")).exit_code == 0
     assert len(list(Path(f"/proc/{worker.process.pid}/task").iterdir())) == 1
 
 
-def test_results_and_errors_are_the_output(worker: Worker) -> None:
+def test_results_and_errors_are_the_output(worker: AnyWorker) -> None:
     good = worker.ask("validate", MANIFESTS["mlp"])
     assert (good.exit_code, good.output) == (0, "1 manifest checked: no errors\n")
     bad = worker.ask("validate", "no/such.yaml")
@@ -117,7 +142,7 @@ def test_results_and_errors_are_the_output(worker: Worker) -> None:
     assert worker.ask("validate", MANIFESTS["mlp"]).exit_code == 0
 
 
-def test_arguments_may_come_in_a_file(worker: Worker, tmp_path: Path) -> None:
+def test_arguments_may_come_in_a_file(worker: AnyWorker, tmp_path: Path) -> None:
     (tmp_path / "params").write_text(f"validate\n{MANIFESTS['mlp']}\n")
     assert worker.ask(f"@{tmp_path / 'params'}").output == "1 manifest checked: no errors\n"
     missing = worker.ask(f"@{tmp_path / 'missing'}")
@@ -125,7 +150,7 @@ def test_arguments_may_come_in_a_file(worker: Worker, tmp_path: Path) -> None:
     assert "cannot read the file of arguments" in missing.output
 
 
-def test_output_of_a_model_is_not_taken_for_a_response(worker: Worker, tmp_path: Path) -> None:
+def test_output_of_a_model_is_not_taken_for_a_response(worker: AnyWorker, tmp_path: Path) -> None:
     response = worker.ask(*build(project(tmp_path / "in", LOUD), tmp_path / "out"), request_id=5)
     assert (response.exit_code, response.request_id) == (0, 5)
     for who in ("by Python", "to standard error", "to the descriptor", "by C"):
@@ -152,15 +177,15 @@ def test_a_fork_that_fails_leaves_no_descriptors(failing: str, monkeypatch: pyte
         os.close(descriptor)
 
 
-def test_very_much_output_is_cut(worker: Worker, tmp_path: Path) -> None:
+def test_very_much_output_is_cut(of_bazel: Worker, tmp_path: Path) -> None:
     manifest = project(tmp_path / "in", "print('x' * 3_000_000)\nprint('the last')\n")
-    output = worker.ask(*build(manifest, tmp_path / "out")).output
+    output = of_bazel.ask(*build(manifest, tmp_path / "out")).output
     assert "bytes left out]" in output
     assert "the last" in output
     assert len(output) < 1_100_000
 
 
-def test_a_request_that_kills_itself_is_answered(worker: Worker, tmp_path: Path) -> None:
+def test_a_request_that_kills_itself_is_answered(worker: AnyWorker, tmp_path: Path) -> None:
     response = worker.ask(*build(project(tmp_path / "in", SUICIDE), tmp_path / "out"))
     assert response.exit_code == 1
     assert "ended with SIGKILL" in response.output
@@ -168,15 +193,15 @@ def test_a_request_that_kills_itself_is_answered(worker: Worker, tmp_path: Path)
     assert worker.ask("validate", MANIFESTS["mlp"]).exit_code == 0
 
 
-def test_a_bug_keeps_its_traceback(worker: Worker, tmp_path: Path) -> None:
+def test_a_bug_keeps_its_traceback(of_bazel: Worker, tmp_path: Path) -> None:
     """An `OSError` with a file name is a bug if the user could not cause it."""
-    response = worker.ask("validate", MANIFESTS["mlp"], sandbox_dir="no/such/directory")
+    response = of_bazel.ask("validate", MANIFESTS["mlp"], sandbox_dir="no/such/directory")
     assert response.exit_code == 1
     assert "Traceback" in response.output
 
 
 @pytest.mark.parametrize("command", ["sleep 600", "setsid sleep 600"])
-def test_nothing_is_left_of_a_request(command: str, worker: Worker, tmp_path: Path) -> None:
+def test_nothing_is_left_of_a_request(command: str, worker: AnyWorker, tmp_path: Path) -> None:
     """No modules, seeds, or processes that a model started are left, also if these have left their parent and group."""
     pid = tmp_path / "pid"
     prefix = (
@@ -192,7 +217,7 @@ def test_nothing_is_left_of_a_request(command: str, worker: Worker, tmp_path: Pa
     assert files(tmp_path / "out0") == files(tmp_path / "out1")
 
 
-def test_two_requests_at_once(worker: Worker, tmp_path: Path, slow: Callable[[Worker], list[int]]) -> None:
+def test_two_requests_at_once(worker: AnyWorker, tmp_path: Path, slow: Callable[[AnyWorker], list[int]]) -> None:
     slow(worker)
     for number in (11, 12):
         worker.send(*build(project(tmp_path / f"in{number}"), tmp_path / f"out{number}"), request_id=number)
@@ -204,7 +229,7 @@ def test_two_requests_at_once(worker: Worker, tmp_path: Path, slow: Callable[[Wo
 
 @pytest.mark.parametrize(("prefix", "seconds"), [(SLOW, 4.0), (STUBBORN, 15.0)], ids=["willing", "stubborn"])
 def test_a_cancelled_request_ends_with_all_its_processes(
-    worker: Worker, tmp_path: Path, slow: Callable[[Worker, str], list[int]], prefix: str, seconds: float
+    worker: AnyWorker, tmp_path: Path, slow: Callable[[AnyWorker, str], list[int]], prefix: str, seconds: float
 ) -> None:
     processes = slow(worker, prefix)
     worker.send(request_id=77, cancel=True)
@@ -217,13 +242,13 @@ def test_a_cancelled_request_ends_with_all_its_processes(
     assert worker.ask("validate", MANIFESTS["mlp"], request_id=1).request_id == 1
 
 
-def test_a_request_runs_in_its_sandbox(worker: Worker, tmp_path: Path) -> None:
+def test_a_request_runs_in_its_sandbox(of_bazel: Worker, tmp_path: Path) -> None:
     project(tmp_path / "sandbox/in")
     (tmp_path / "sandbox/params").write_text("build\nin/model.yaml\n--no-cache\n-o\nout\n")
-    response = worker.ask("@params", sandbox_dir=str(tmp_path / "sandbox"))
+    response = of_bazel.ask("@params", sandbox_dir=str(tmp_path / "sandbox"))
     assert response.exit_code == 0, response.output
     assert sorted(files(tmp_path / "sandbox/out")) == ["net.index.json", "net.pte", "net.report.json"]
-    assert worker.ask("validate", "in/model.yaml").exit_code == 2  # no response to the cancelled request comes first
+    assert of_bazel.ask("validate", "in/model.yaml").exit_code == 2  # no response to the cancelled request comes first
 
 
 def test_a_request_sees_only_its_inputs(own_worker: Worker, tmp_path: Path) -> None:
@@ -263,11 +288,11 @@ def test_a_damaged_stream_ends_a_worker(own_worker: Worker, stream: bytes) -> No
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_a_killed_worker_leaves_no_process(
-    own_worker: Worker, tmp_path: Path, slow: Callable[[Worker, str], list[int]], number: signal.Signals
+    ending_worker: AnyWorker, tmp_path: Path, slow: Callable[[AnyWorker, str], list[int]], number: signal.Signals
 ) -> None:
-    processes = slow(own_worker, SLOW.replace('"sleep"', '"setsid", "sleep"'))
-    own_worker.process.send_signal(number)
-    own_worker.process.wait(10)
+    processes = slow(ending_worker, SLOW.replace('"sleep"', '"setsid", "sleep"'))
+    ending_worker.process.send_signal(number)
+    ending_worker.process.wait(10)
     wait_until(lambda: not any(map(alive, processes)))
     assert not list((tmp_path / "slow_out").glob(".etbuild-*"))
 

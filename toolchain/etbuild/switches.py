@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol
 from etbuild import plugins
 
 GROUP = "switch"
+Occasion = Literal["exporting", "importing", "importing_without_lowering", "loading", "quantizing", "saving"]
 
 
 class Notes(Protocol):
@@ -25,8 +26,9 @@ class Notes(Protocol):
         """Adds the notes of a fork."""
 
 
-def on(occasion: Literal["exporting", "importing", "quantizing", "saving"]) -> AbstractContextManager[None]:
-    """Returns a context manager in which methods are exported, quantized or saved faster, or ExecuTorch is imported."""
+def on(occasion: Occasion) -> AbstractContextManager[None]:
+    """Returns a context manager in which methods are exported, quantized, saved or loaded faster, or ExecuTorch is
+    imported. Without lowering, parts of it that lower methods are imported when something uses them."""
     return _on(occasion)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 from executorch.exir._serialize._cord import Cord
 from executorch.exir._serialize._serialize import serialize_for_executorch
@@ -12,16 +14,15 @@ from executorch.exir.schema import ExecutionPlan
 from executorch.extension.flat_tensor.serialize.serialize import FlatTensorConfig, FlatTensorSerializer
 
 from etbuild import releases
-from etbuild.emit import mutable_buffers, runtime_limits
-from etbuild.emit.emit_methods import Emitted, MethodFacts
+from etbuild.emit import runtime_limits, shared_buffers
+from etbuild.emit.emitted import Emitted, MethodFacts
 from etbuild.emit.merge import merge
 from etbuild.errors import BuildError, DocumentPath, Problem
 from etbuild.files import instructions, program_file
 from etbuild.files.writing import Artifact, write
 from etbuild.foreign_errors import from_exception, wrap_errors
-from etbuild.lower import named_data
-from etbuild.lower.executorch_config import backend_config
-from etbuild.lower.named_data import Claims
+from etbuild.lower import blobs
+from etbuild.lower.blobs import Claims
 from etbuild.lower.shards import tag_of_shard
 from etbuild.plan.step_plans import LowerPlan
 from etbuild.results import MemoryPlan, ProgramFacts, RuntimeLimit
@@ -68,11 +69,11 @@ def write_program(lower_plan: LowerPlan, parts: Sequence[Emitted], shards: dict[
     for part in parts:
         for key, wanted in part.claims.items():
             claims.setdefault(key, set()).update(wanted)
-    store = named_data.arrange([request for part in parts for request in part.requests], claims)
-    config = backend_config(lower_plan, [], False)
+    store = blobs.arrange([request for part in parts for request in part.requests], claims)
+    config = _layout(lower_plan)
     alignment = config.segment_alignment
-    segments = named_data.program_alignment(store, alignment)
-    serializer = FlatTensorSerializer(FlatTensorConfig(segment_alignment=segments))
+    config.segment_alignment = blobs.program_alignment(store, alignment)
+    serializer = FlatTensorSerializer(FlatTensorConfig(segment_alignment=config.segment_alignment))
     output = merge(parts, lower_plan.constant_methods)
     if not config.extract_delegate_segments:  # ExecuTorch takes such data from memory only
         for delegate in output.program.backend_delegate_data:
@@ -80,23 +81,32 @@ def write_program(lower_plan: LowerPlan, parts: Sequence[Emitted], shards: dict[
                 delegate.data = delegate.data.to_bytes()
     constants = [releases.sha256_of(each.storage).hex() for each in output.program.constant_buffer if each.storage]
     with wrap_errors(lambda error: from_exception(error, BuildError, ("methods",), "writing the program")):
-        content, files = serialize_for_executorch(
-            output, replace(config, segment_alignment=segments), serializer, store.get_named_data_store_output()
-        )
+        content, files = serialize_for_executorch(output, config, serializer, store.get_named_data_store_output())
     program = write(directory, f"{lower_plan.name}.pte", "program", content.write_to_file)
-    data = _write_named_data(lower_plan, named_data.files_by_shard(store, files, alignment), directory)
+    data = _write_named_data(lower_plan, blobs.files_by_shard(store, files, alignment), directory)
     parsed = program_file.read_program_file(program.path)
-    blobs = {shard: program_file.named_data_facts(file.path) for shard, file in data.items()}
-    _check_keys(set(claims), program_file.external_keys(parsed), program_file.pte_named_data(parsed), blobs)
-    _check_tags(methods, blobs)
+    found = {shard: program_file.named_data_facts(file.path) for shard, file in data.items()}
+    _check_keys(set(claims), program_file.external_keys(parsed), program_file.pte_named_data(parsed), found)
+    _check_tags(methods, found)
     by_tag: dict[str, dict[str, int]] = {tag: {} for tag in lower_plan.tags}
-    for shard, keys in blobs.items():
+    for shard, keys in found.items():
         by_tag[tag_of_shard(shard)].update(keys)
     facts = program_file.program_facts(parsed)
     template = program_file.template_digest(parsed, {*claims, *facts["bytes"]["named_data"]})
     memory = {plan.name: instructions.memory_plan(plan) for plan in parsed.program.execution_plan}
     _check_memory(parsed.program.execution_plan)
     return Emission([program, *data.values()], facts, template, memory, by_tag, constants, runtime_limits.find(parsed))
+
+
+def _layout(lower_plan: LowerPlan) -> SimpleNamespace:
+    """The options for the layout of the files, with the names of `ExecutorchBackendConfig`. Emission used others."""
+    options: Any = lower_plan.executorch
+    if lower_plan.recipe is not None:
+        from etbuild.lower.executorch_config import backend_config
+
+        options = backend_config(lower_plan, [], False)
+    names = ("extract_delegate_segments", "segment_alignment", "constant_tensor_alignment", "delegate_alignment")
+    return SimpleNamespace(**{name: getattr(options, name) for name in names})
 
 
 def _check_memory(plans: Iterable[ExecutionPlan]) -> None:
@@ -122,7 +132,7 @@ def _check_memory(plans: Iterable[ExecutionPlan]) -> None:
 def _check_methods(lower_plan: LowerPlan, methods: dict[str, MethodFacts], shards: dict[str, str]) -> None:
     """Checks that methods fit into one program."""
     buffers = {name: each.buffers for name, each in methods.items() if each.buffers is not None}
-    mutable_buffers.check(buffers, lower_plan.used_backends)
+    shared_buffers.check(buffers, lower_plan.used_backends)
     if lower_plan.executorch.external_mutable_weights:
         _check_trained_weights({name for each in methods.values() for name in each.trained}, shards)
     _check_names(methods)

@@ -7,10 +7,10 @@ them, and writes equal content once. So the numbers of a joint emission follow f
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
-from executorch.exir.emit import EmitterOutput
-from executorch.exir.emit._emitter import _Emitter, _EmitterState, _ProgramState
 from executorch.exir.schema import (
     BackendDelegateInlineData,
     Buffer,
@@ -22,12 +22,25 @@ from executorch.exir.schema import (
 )
 from executorch.exir.version import EXECUTORCH_SCHEMA_VERSION
 
-from etbuild.emit import mutable_buffers
-from etbuild.emit.emit_methods import Emitted
-from etbuild.lower.named_data import Blob
+from etbuild.emit import shared_buffers
+from etbuild.emit.emitted import Emitted
+from etbuild.lower.blobs import Blob
+
+if TYPE_CHECKING:
+    from executorch.exir._serialize._cord import CordBuffer
 
 
-def merge(parts: Sequence[Emitted], constant_methods: Mapping[str, object]) -> EmitterOutput:
+@dataclass(frozen=True)
+class Merged:
+    """What ExecuTorch writes of an `EmitterOutput`, whose names the attributes have."""
+
+    program: Program
+    mutable_data: list[Buffer] | None
+    external_constant_buffer: list[CordBuffer]
+    external_constant_map: dict[str, dict[str, int]]
+
+
+def merge(parts: Sequence[Emitted], constant_methods: Mapping[str, object]) -> Merged:
     """Merges emitted methods.
 
     Args:
@@ -39,7 +52,7 @@ def merge(parts: Sequence[Emitted], constant_methods: Mapping[str, object]) -> E
     """
     buffers = {name: facts.buffers for part in parts for name, facts in part.facts.items() if facts.buffers is not None}
     if buffers:
-        mutable_buffers.lay_out({plan.name: plan for part in parts for plan in part.plans}, buffers)
+        shared_buffers.lay_out({plan.name: plan for part in parts for plan in part.plans}, buffers)
     plans = [plan for part in parts for plan in part.plans if plan.name in part.facts]
     for_training = [plan for part in parts for plan in part.plans if plan.name not in part.facts]
     pools = {"constants": _Pool(1), "mutable": _Pool(1), "delegates": _Pool(0), "external": _Pool(0)}
@@ -52,7 +65,7 @@ def merge(parts: Sequence[Emitted], constant_methods: Mapping[str, object]) -> E
         for shard, of_shard in part.external_names.items():
             names.setdefault(shard, {}).update({name: numbers["external"][index] for name, index in of_shard.items()})
     blobs = {kind: pool.blobs for kind, pool in pools.items()}
-    return EmitterOutput(
+    return Merged(
         program=Program(
             version=EXECUTORCH_SCHEMA_VERSION,
             execution_plan=[*plans, *for_training, *added.plans],
@@ -62,9 +75,6 @@ def merge(parts: Sequence[Emitted], constant_methods: Mapping[str, object]) -> E
             constant_segment=SubsegmentOffsets(segment_index=0, offsets=[]),
             mutable_data_segments=None,
         ),
-        debug_handle_map={},
-        method_to_delegate_debug_id_map={},
-        instruction_id_to_num_outs_map={},
         mutable_data=[Buffer(blob.content) for blob in blobs["mutable"]] if len(blobs["mutable"]) > 1 else None,
         external_constant_buffer=[blob.content for blob in blobs["external"]],
         external_constant_map=names,
@@ -114,6 +124,8 @@ def _number(plan: ExecutionPlan, numbers: Mapping[str, list[int]]) -> None:
 
 def _constant_methods(values: Mapping[str, object]) -> Emitted:
     """Emits constant methods. ExecuTorch emits them only beside another method."""
+    from executorch.exir.emit._emitter import _Emitter, _EmitterState, _ProgramState
+
     state = _ProgramState()
     nothing = torch.fx.GraphModule(torch.nn.Module(), torch.fx.Graph())
     nothing.meta["non_const_buffer_sizes"] = [0]

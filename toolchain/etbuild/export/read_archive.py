@@ -8,14 +8,11 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.export import ExportedProgram
-from torch.export.pt2_archive._package import load_pt2
 
 from etbuild.errors import InputError
-from etbuild.export import size_conditions
 from etbuild.export.layout import CONSTANT_TENSORS, CONSTANTS, MADE, METHODS, MODULE, PLAN, WRITTEN, ExportFiles
 from etbuild.files import json_file
 from etbuild.foreign_errors import from_exception, wrap_errors, wrap_library_errors
@@ -24,6 +21,9 @@ from etbuild.model.stored_tensors import LazyTensors, StoredTensors
 from etbuild.model.tensor_bytes import row_major
 from etbuild.model.tensor_facts import TensorFacts, first_name
 from etbuild.plan.step_plans import ExportPlan, read_plan
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
 
 EXPERTS = 'for a mixture of experts, call `model.set_experts_implementation("batched_mm")` in the factory'
 """What to do about the operators of transformers' default, which ExecuTorch lacks."""
@@ -125,6 +125,10 @@ def load_methods(
     Raises:
         InputError: A method cannot be read.
     """
+    from torch.export.pt2_archive._package import load_pt2  # binding reads no graphs
+
+    from etbuild.export import size_conditions
+
     programs = {}
     for name in sorted(names):
         path = saved.files.methods.get(name, saved.files.directory / METHODS / f"{name}.pt2")

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import torch
-from torch.export import ExportedProgram
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from etbuild.lower import named_data
 from etbuild.model.tensor_bytes import Promised
 from etbuild.results import NonFiniteWeight
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
 
 NonFinite = dict[str, NonFiniteWeight]
 """The weights with such elements, by name."""
@@ -22,6 +24,8 @@ def kinds(programs: Mapping[str, ExportedProgram]) -> dict[str, str]:
     Args:
         programs: The exported methods by name.
     """
+    from etbuild.lower import named_data
+
     return {
         name: "parameter" if node.name in program.graph_signature.inputs_to_parameters else "buffer"
         for _, program in sorted(programs.items(), reverse=True)  # the first method that uses a weight decides its kind
@@ -36,6 +40,8 @@ def non_finite(programs: Mapping[str, ExportedProgram]) -> NonFinite:
     Args:
         programs: The exported methods by name, with the content of their weights.
     """
+    from etbuild.lower import named_data
+
     content = {
         name: named_data.tensor(program, name)
         for program in programs.values()

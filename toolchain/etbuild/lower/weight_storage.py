@@ -13,7 +13,7 @@ from torch.export import ExportedProgram
 from etbuild import backends, releases
 from etbuild.lower import blob_weights, named_data
 from etbuild.lower.weight_sharing import MadeOf, WeightReader, identity
-from etbuild.model.tensor_bytes import Promised, flat_bytes
+from etbuild.model.tensor_bytes import Promised, flat_bytes, is_uniform
 
 if TYPE_CHECKING:
     from executorch.exir._serialize._cord import CordBuffer
@@ -63,19 +63,6 @@ class Digests:
         if id(blob) not in self._blobs:
             self._blobs[id(blob)] = releases.sha256_of(blob).hex()
         return self._blobs[id(blob)]
-
-
-def is_uniform(content: torch.Tensor, element_size: int) -> bool:
-    """Whether all elements of a tensor are equal.
-
-    Args:
-        content: Its bytes, uint8[nbytes].
-        element_size: The size of an element in bytes.
-    """
-    elements = content.view(-1, element_size)
-    return len(elements) == 0 or bool(
-        torch.equal(elements[0], elements[-1]) and torch.equal(elements, elements[:1].expand_as(elements))
-    )
 
 
 def _described_content(content: torch.Tensor, element_size: int) -> tuple[str, bool]:

@@ -48,6 +48,19 @@ def equal(one: torch.Tensor, other: torch.Tensor) -> bool:
     return one is other or (form(one) == form(other) and torch.equal(_words(one), _words(other)))
 
 
+def is_uniform(content: torch.Tensor, element_size: int) -> bool:
+    """Whether all elements of a tensor are equal.
+
+    Args:
+        content: Its bytes, uint8[nbytes].
+        element_size: The size of an element in bytes.
+    """
+    elements = content.view(-1, element_size)
+    return len(elements) == 0 or bool(
+        torch.equal(elements[0], elements[-1]) and torch.equal(elements, elements[:1].expand_as(elements))
+    )
+
+
 def _words(tensor: torch.Tensor) -> torch.Tensor:
     """The bytes of a tensor, as elements of eight bytes if possible, which compare faster."""
     flat = flat_bytes(tensor)

@@ -42,7 +42,7 @@ from etbuild.steps.saved_export import (
 if TYPE_CHECKING:
     from executorch.exir import ExecutorchProgramManager
 
-    from etbuild.emit.emit_methods import Emitted
+    from etbuild.emit.emitted import Emitted
     from etbuild.export.read_archive import SavedExport
 
 Opened = tuple["SavedExport", StepContext]
@@ -95,6 +95,7 @@ class Lowering:
             return plugin.lower(self, kept or KeptMethods())
         with opened(self.job) as found:
             if on_emitted is not None:
+                import_executorch(self.job)
                 return self._together(found, self.joint_reason, on_emitted)
             return self.together(found, self.joint_reason)
 
@@ -113,6 +114,7 @@ class Lowering:
             reason: Why they must be lowered together, for users; None if they need not.
         """
         saved, _ = found
+        import_executorch(self.job)
         if saved.export_plan is None and not runs_code_of_others(self.job.plan, saved):
             return self._together(found, reason)
         return children.run_one(functools.partial(self._together, found, reason))
@@ -155,13 +157,18 @@ class Lowering:
 
 @contextmanager
 def opened(job: LoweringJob[MethodPlan]) -> Iterator[Opened]:
-    """Imports what lowering needs, and reads the export."""
+    """Checks the packages, and reads the export."""
     check_installed()
     with opened_export(job) as found:
-        with job.stage("import ExecuTorch"):
-            for part in imports_of_executorch(job.options):
-                part()
         yield found
+
+
+def import_executorch(job: LoweringJob[MethodPlan], *, lowers: bool = True) -> None:
+    """Imports what lowering needs, before a process forks for it. The argument `lowers` is that of
+    `imports_of_executorch`."""
+    with job.stage("import ExecuTorch"):
+        for part in imports_of_executorch(job.options, lowers=lowers):
+            part()
 
 
 def acceleration(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import torch
     from torch.export import ExportedProgram
 
-    from etbuild.emit.emit_methods import Emitted
+    from etbuild.emit.emitted import Emitted
 
 
 def exported_with_weights(

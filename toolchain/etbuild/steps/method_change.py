@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import torch
     from torch.export import ExportedProgram
 
-    from etbuild.emit.emit_methods import Emitted
+    from etbuild.emit.emitted import Emitted
     from etbuild.model.tensor_facts import TensorFacts
 
 Programs = Mapping[str, "ExportedProgram"]

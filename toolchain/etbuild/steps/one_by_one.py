@@ -68,8 +68,8 @@ class OneByOne(Protocol):
     def directories(self, scratch: Path, names: Sequence[str]) -> list[Path]:
         """Where `lower` has put methods, in the directory `Lowering.scratch`, without those that it has not lowered."""
 
-    def import_all(self) -> None:
-        """Imports what lowering needs."""
+    def import_all(self, *, lowers: bool) -> None:
+        """Imports what lowering needs, or only what makes a program of lowered methods."""
 
 
 def one_by_one() -> OneByOne | None:

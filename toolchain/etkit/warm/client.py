@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import select
 import signal
 import socket
 import struct
@@ -14,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from etbuild.processes.build_status import GRACE_SECONDS
 from etbuild.surroundings import environment as surroundings
 from etkit.warm import messages, place
 
@@ -53,13 +55,27 @@ class WarmBuild:
     def wait(self) -> int:
         """Waits until the build has ended. Returns how it ended."""
         if self.returncode is None:
+            events = select.poll()
+            for descriptor in (self._channel.fileno(), self._process):
+                events.register(descriptor, select.POLLIN)
+            events.poll()
+            self._channel.settimeout(_SECONDS)
             try:
                 self.returncode = messages.receive(self._channel)[0]["code"]
-            except (EOFError, OSError):  # the warm process was killed, and the build with it
-                self.returncode = -signal.SIGTERM
+            except (EOFError, OSError):  # the warm process was killed or stopped
+                self.returncode = self._ended_alone()
             self._channel.close()
             os.close(self._process)
         return self.returncode
+
+    def _ended_alone(self) -> int:
+        """Waits until the build has ended, which has got SIGTERM if its warm process was killed."""
+        events = select.poll()
+        events.register(self._process, select.POLLIN)
+        if not events.poll(GRACE_SECONDS * 1000):
+            self.kill()
+            events.poll()
+        return -signal.SIGTERM
 
     def terminate(self) -> None:
         """Asks the build to end."""
@@ -98,6 +114,9 @@ def start(arguments: Sequence[str], variables: Mapping[str, str], descriptors: S
             channel.connect(str(found))
             if _peer(channel) != os.geteuid():
                 return None
+            messages.send(channel, {"build": True})  # a stopped process would hold descriptors, and so keep pipes open
+            if not messages.receive(channel)[0].get("ready"):
+                return None  # it ends, since something is installed that it has not imported
             message = {"arguments": list(arguments), "variables": dict(variables)}
             messages.send(channel, message, [0, 1, 2, here, *descriptors])
             answer, processes = messages.receive(channel)
@@ -106,7 +125,7 @@ def start(arguments: Sequence[str], variables: Mapping[str, str], descriptors: S
             return None
         except (EOFError, OSError):
             return None
-        if not processes:  # it ends, since something is installed that it has not imported
+        if not processes:
             return None
         channel.settimeout(None)
         return WarmBuild(channel.dup(), answer["pid"], processes[0])

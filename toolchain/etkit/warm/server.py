@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import functools
+import gc
 import importlib
 import io
 import os
@@ -31,7 +32,8 @@ from etbuild.files.scratch import remove_left
 from etbuild.processes import handover, sandbox
 from etbuild.processes.build_status import GRACE_SECONDS, Slate, work
 from etbuild.processes.ending import STOPPING, Interrupts, blocked
-from etkit.warm import messages, place
+from etkit.warm import messages
+from etplugins.worker.forks import end_of
 from etplugins.worker.warm_up import warm
 
 IDLE_SECONDS = 600.0
@@ -102,28 +104,42 @@ def serve(run: Run, path: Path) -> int:
         os.close(os.pidfd_open(os.getpid()))  # ends this process at once where the kernel has no such call
         began = time.time_ns()
         warm("build")
+        _import_driver()
         with socket.socket(socket.AF_UNIX) as listener:
             new = path.with_suffix(".new")
             new.unlink(missing_ok=True)
             listener.bind(str(new))
             listener.listen()
             new.rename(path)  # so whoever finds it can connect, or its process has ended
-            server = _Server(run, listener, began)
+            server = _Server(run, path, listener, began)
             server.serve()
         return 0
     except _Stopped as stopped:
         return 128 + int(stopped.args[0])
     finally:
-        path.unlink(missing_ok=True)  # while it has the lock: nobody else listens there
         if server is not None:
+            server.hide()
             server.end_all()
+
+
+def _import_driver() -> None:
+    """Imports the core, the plug-ins of all programs and those of the command that builds. What they import of PyTorch
+    is there already: its first import needs the surroundings of `warm`."""
+    of_builds = plugins.with_used([*plugins.of_all_programs(), plugins.group("verb")["build"].package, __package__])
+    directories = [plugins.ROOT / "etbuild", *(plugin.directory for plugin in of_builds)]
+    for file in sorted(file for each in directories for file in each.rglob("*.py") if "__" not in file.name):
+        with contextlib.suppress(ImportError):  # of a library that only some programs need
+            plugins.import_module(".".join(file.relative_to(plugins.ROOT).with_suffix("").parts))
+    gc.collect()
+    gc.freeze()
 
 
 class _Server:
     """Handles connections, ends of forks and deadlines in one loop and one thread."""
 
-    def __init__(self, run: Run, listener: socket.socket, began: int) -> None:
+    def __init__(self, run: Run, path: Path, listener: socket.socket, began: int) -> None:
         self.run = run
+        self.path, self.socket = path, _state(str(path))
         self.began = began
         self.listener = listener
         self.builds: dict[int, _Build] = {}
@@ -150,8 +166,18 @@ class _Server:
                 self._close()
 
     def _fits(self) -> bool:
-        """Whether the files that this process has imported are as they were."""
-        return all(state[0] < self.began and _state(file) == state for file, state in self.imported.items())
+        """Whether the files that this process has imported are as they were, and its socket can be found."""
+        imported = (state[0] < self.began and _state(file) == state for file, state in self.imported.items())
+        return self._is_found() and all(imported)
+
+    def _is_found(self) -> bool:
+        """Whether its socket is still its own: somebody may have removed the directory."""
+        return _state(str(self.path)) == self.socket
+
+    def hide(self) -> None:
+        """Removes the socket, so that no build finds this process."""
+        if self._is_found():
+            self.path.unlink(missing_ok=True)
 
     def _turn(self) -> None:
         """Waits for an event, and handles it."""
@@ -174,7 +200,7 @@ class _Server:
         """Takes no more builds."""
         self.serving = False
         self.poll.unregister(self.listener)
-        Path(self.listener.getsockname()).with_suffix(place.SUFFIX).unlink(missing_ok=True)
+        self.hide()
         self.listener.close()
 
     def _accept(self) -> None:
@@ -185,7 +211,9 @@ class _Server:
             message, descriptors = messages.receive(channel)
             if message.get("stop") or not self._fits():
                 self._close()
-            elif descriptors:
+            elif message.get("build"):
+                messages.send(channel, {"ready": True})
+                message, descriptors = messages.receive(channel)
                 self._start(channel, message, descriptors)
                 return
             messages.send(channel, {"pid": os.getpid(), "builds": len(self.builds)})
@@ -209,9 +237,14 @@ class _Server:
                     os._exit(1)
             with contextlib.suppress(OSError):  # both processes do this, and the second call may fail
                 os.setpgid(pid, pid)
-            self.builds[channel.fileno()] = _Build(channel, pid, Slate(os.dup(descriptors[4])))
+            try:
+                process = os.pidfd_open(pid)
+                self.builds[channel.fileno()] = _Build(channel, pid, Slate(os.dup(descriptors[4])))
+            except OSError:  # this process has no descriptor left
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+                raise
         self.poll.register(channel, select.POLLIN)
-        process = os.pidfd_open(pid)
         with contextlib.suppress(OSError):  # whoever asked is gone: then the build is interrupted
             messages.send(channel, {"pid": pid}, [process])
         os.close(process)
@@ -242,7 +275,7 @@ class _Server:
         assert isinstance(arguments, list)
         assert isinstance(variables, dict)
         _begin(arguments, variables)
-        work(slate, lambda: self.run(arguments))
+        work(slate, lambda: self.run(arguments), end_of(parent))
 
     def _interrupt(self, build: _Build) -> None:
         if build.kill_at is None:
@@ -303,9 +336,11 @@ def _stream(number: int) -> io.TextIOWrapper:
 
 
 def _imported() -> set[str]:
-    """The files that this process has imported, and those that name plug-ins."""
+    """The files that this process has imported, those that name plug-ins, and the directories in which packages and
+    plug-ins are found: what is new there may provide something."""
+    found = {*sys.path, *(str(plugins.ROOT / each) for each in plugins.PLACES)}
     files = {file for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None))}
-    return files | {str(plugin.directory / plugins.FILE) for plugin in plugins.plugins().values()}
+    return files | found | {str(plugin.directory / plugins.FILE) for plugin in plugins.plugins().values()}
 
 
 def _state(file: str) -> tuple[int, int, int]:

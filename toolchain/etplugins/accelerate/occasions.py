@@ -25,6 +25,11 @@ SWITCHES = (
     "merge_by_sets",
     "read_hints_once",
     "cache_quantization",
+    "map_trees_in_one_walk",
+    "check_once",
+    "skip_idle_passes",
+    "convert_without_printing",
+    "write_hints_once",
     "describe_lines_once",
     "serialize_plainly",
     "describe_tensors_once",
@@ -58,13 +63,18 @@ def lowering(directory: Path | None = None, jobs: int = 1, notes: Notes | None =
 
 def exporting() -> AbstractContextManager[None]:
     """Returns a context manager in which `torch.export.export` is faster."""
-    tracing = ["describe_lines_once", "describe_tensors_once", "bind_symbols_if_any"]
+    tracing = ["describe_lines_once", "describe_tensors_once", "bind_symbols_if_any", "map_trees_in_one_walk"]
     return entered(["compile_on_demand", "cache_quantization", *tracing])
 
 
 def saving() -> AbstractContextManager[None]:
     """Returns a context manager in which `torch.export.save` is faster."""
     return entered(["save_without_canonical_form", "save_without_printing", "serialize_plainly"])
+
+
+def loading() -> AbstractContextManager[None]:
+    """Returns a context manager in which `torch.export.load` is faster."""
+    return entered(["compile_on_demand", "share_provenance", "read_hints_once"])
 
 
 def quantizing() -> AbstractContextManager[None]:
@@ -75,6 +85,11 @@ def quantizing() -> AbstractContextManager[None]:
 def importing() -> AbstractContextManager[None]:
     """Returns a context manager in which ExecuTorch is imported faster."""
     return entered(["import_inductor_later"])
+
+
+def importing_without_lowering() -> AbstractContextManager[None]:
+    """Returns a context manager in which the parts of ExecuTorch that write a program are imported without the rest."""
+    return entered(["import_lowering_later"])
 
 
 @contextlib.contextmanager

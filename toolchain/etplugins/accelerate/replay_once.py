@@ -44,14 +44,15 @@ def _reads_nodes_alone(module: GraphModule) -> bool:
     return all(node.op in ("placeholder", "output") or node.all_input_nodes for node in module.graph.nodes)
 
 
-def _content(module: GraphModule) -> list[tuple[Any, ...]]:
+def content(module: GraphModule) -> list[tuple[Any, ...]]:
+    """The nodes of a graph, for `same`."""
     return [
         (node, node.op, node.name, node.target, node.args, node.kwargs, node.meta.get("val"))
         for node in module.graph.nodes
     ]
 
 
-def _same(before: list[tuple[Any, ...]], now: list[tuple[Any, ...]]) -> bool:
+def same(before: list[tuple[Any, ...]], now: list[tuple[Any, ...]]) -> bool:
     """Compares by identity: arguments are immutable, and a different object counts as different content."""
     return len(before) == len(now) and all(all(map(is_, old, new)) for old, new in zip(before, now, strict=True))
 
@@ -64,12 +65,12 @@ def _within_a_delegate() -> Iterator[None]:
     def call(self: _ExportPassBase, module: GraphModule) -> PassResult:
         pass_class: Any = type(self)
         idle = _replays_alone(pass_class) or (isinstance(self, ConstPropPass) and _reads_nodes_alone(module))
-        if idle and module in replayed and _same(replayed[module], _content(module)):
+        if idle and module in replayed and same(replayed[module], content(module)):
             return PassResult(module, True)
         result = replay(self, module)
         after = result.graph_module
         if not any(isinstance(child, GraphModule) for child in after.children()):  # branches have their own graphs
-            replayed[after] = _content(after)
+            replayed[after] = content(after)
         return result
 
     with replaced(_ExportPassBase, "call", call):

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from etbuild import switches
 from etbuild.inputs.step_context import StepContext
+from etbuild.processes.import_without_gc import import_without_gc
+from etbuild.steps.lowering_options import LoweringOptions
 from etbuild.steps.method_change import adapters
 from etbuild.steps.saved_export import LoweringJob, load_methods, open_content
 from etplugins.comparison.parts import ComparePlan
@@ -24,6 +26,16 @@ if TYPE_CHECKING:
 NOT = "was not compared with PyTorch:"
 """Begins a note about a method, before the reason."""
 _LARGE = 1 << 20  # bytes: smaller weights are kept, because reading them for each call takes longer
+
+
+def import_all(options: LoweringOptions) -> None:
+    """Imports what comparing needs, before processes fork for it."""
+    faster = switches.on("importing_without_lowering") if options.accelerate else nullcontext()
+    with import_without_gc("executorch.runtime"), faster:
+        import executorch.runtime  # noqa: F401
+        from torch.export.pt2_archive import _package  # noqa: F401
+
+        from etplugins.comparison import compare, eager, model  # noqa: F401
 
 
 @dataclass(frozen=True)
@@ -85,7 +97,7 @@ class ComparedMethods:
             if not whole:
                 large = content.only(self._large())
                 content = content.only(content.keys() - large.keys())
-            with switches.lowering() if self.job.options.accelerate else nullcontext():
+            with switches.on("loading") if self.job.options.accelerate else nullcontext():
                 in_memory = {**content.loaded(), **self.adapters}
                 loaded = load_methods(self.saved, in_memory, names)
         for name in names:

@@ -18,7 +18,7 @@ from etbuild.inputs.sources import UsedSources
 from etbuild.inputs.step_context import StepContext
 from etbuild.results import FileHead, LoweringFacts, ProgramFile
 from etbuild.steps.saved_export import LoweringJob, load_custom_ops, opened_export, runs_code_of_others
-from etplugins.comparison.compared_methods import NOT, ComparedMethods
+from etplugins.comparison.compared_methods import NOT, ComparedMethods, import_all
 from etplugins.comparison.parts import ComparePlan
 from etplugins.comparison.witness import MORE_OR_LESS, Witness, witnesses, write_calls
 from etplugins.runtime import program_files
@@ -184,6 +184,7 @@ def _compare_programs(
     Returns:
         Notes, by method; and files with the calls for the witness, each with the methods that are called there.
     """
+    import_all(job.options)
     from etplugins.comparison.compare import Wrong
     from etplugins.runtime import child
 

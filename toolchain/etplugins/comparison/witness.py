@@ -25,7 +25,7 @@ from etbuild.steps.method_change import adapters
 from etbuild.steps.saved_export import LoweringJob, load_custom_ops, pytorch_imported, sources_importable
 from etbuild.surroundings.process_state import undone
 from etplugins.comparison.beside import Beside
-from etplugins.comparison.compared_methods import ComparedMethods, weights_of_adapters
+from etplugins.comparison.compared_methods import ComparedMethods, import_all, weights_of_adapters
 from etplugins.comparison.parts import ComparePlan
 
 if TYPE_CHECKING:
@@ -98,7 +98,9 @@ class Witness:
 
     def start(self) -> None:
         """Starts a process that makes the model, unless there is one."""
-        if self._process is None and witnesses(self._read_job().plan):
+        if self._process is None and witnesses((job := self._read_job()).plan):
+            with pytorch_imported(job):
+                import_all(job.options)
             self._process = Beside("making the model", self._run)
 
     def compare(self, calls: Mapping[Path, Sequence[str]]) -> dict[str, str]:

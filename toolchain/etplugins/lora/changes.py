@@ -12,7 +12,7 @@ from etplugins.lora.layers import applied, attach
 from etplugins.lora.weights import check_weights, read_weights
 
 if TYPE_CHECKING:
-    from etbuild.emit.emit_methods import Emitted
+    from etbuild.emit.emitted import Emitted
 
 __all__ = ["applied", "attach", "check_emitted", "check_weights", "filled", "read_weights"]
 

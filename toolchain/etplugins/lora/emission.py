@@ -15,10 +15,10 @@ from dataclasses import replace
 import torch
 from torch.export import ExportedProgram
 
-from etbuild.emit.emit_methods import Emitted
+from etbuild.emit.emitted import Emitted
 from etbuild.errors import BuildError, Problem
 from etbuild.lower import named_data
-from etbuild.lower.named_data import Blob
+from etbuild.lower.blobs import Blob
 from etplugins.lora.layers import stand_in
 
 _ELEMENT = 4  # bytes: adapters are in float32

@@ -15,8 +15,8 @@ from executorch.exir._serialize._cord import FileBackedData
 
 from etbuild.exception_text import summary
 from etbuild.lower.blob_files import in_file
-from etbuild.lower.named_data import Blob
-from etbuild.lower.weight_storage import is_uniform
+from etbuild.lower.blobs import Blob
+from etbuild.model.tensor_bytes import is_uniform
 from etbuild.surroundings.memory import give_back
 from etplugins.templates import recipes
 from etplugins.templates.recipes import Form, Ingredients, Recipe

@@ -19,26 +19,27 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from executorch.exir import schema
 from executorch.exir._serialize.data_serializer import DataEntry
 from executorch.exir.tensor_layout import TensorLayout
 
 from etbuild import releases
-from etbuild.emit.emit_methods import Emitted, MethodFacts, TaggedWeight
-from etbuild.emit.mutable_buffers import Buffers, BufferUser, Planned
+from etbuild.emit.emitted import Emitted, MethodFacts, TaggedWeight
+from etbuild.emit.shared_buffers import Buffers, BufferUser, Planned
 from etbuild.errors import InputError
 from etbuild.files import json_file, writing
 from etbuild.files.digests import canonical_json, file_digest
 from etbuild.foreign_errors import wrap_library_errors
-from etbuild.lower import named_data
-from etbuild.lower.named_data import Blob, BlobRequest
+from etbuild.lower.blobs import Blob, BlobRequest, blob_bytes
 from etbuild.lower.weight_sharing import WeightReader
 from etplugins.templates.binding import Binding, CannotBind
-from etplugins.templates.recipes import Recipe, weights_of
+from etplugins.templates.recipes import MARK, Recipe, weights_of
 from etplugins.templates.recipes import text as recipe_text
-from etplugins.templates.unbound import MARK, UnboundBytes
+
+if TYPE_CHECKING:
+    from etplugins.templates.unbound import UnboundBytes
 
 _SCHEMA = "executorch-lowered-method/v8"
 BLOBS = "blobs"
@@ -101,7 +102,7 @@ def write(directory: Path, name: str, emitted: Emitted, template: Template | Non
     def blob_facts(blob: Blob) -> str:
         """Saves a blob unless there is a recipe for it. Returns its digest."""
         if blob.sha256 not in recipes and not (directory / BLOBS / blob.sha256).exists():
-            content = named_data.blob_bytes(blob.content)
+            content = blob_bytes(blob.content)
             if template.recipes and MARK in content:
                 raise ValueError("the content of a weight was changed or cut as bytes")
             writing.write(directory, f"{BLOBS}/{blob.sha256}", "lowered", content)
@@ -215,7 +216,7 @@ def _with_bound_delegates(emitted: Emitted, binding: Binding) -> Emitted:
     """A method whose delegates name the blobs of named data by the digests of their content."""
     digests = {}
     for index, blob in enumerate(emitted.delegates):  # read into memory, as they may go into the program's flatbuffer
-        bound = Blob(binding.compiled(named_data.blob_bytes(blob.content)))
+        bound = Blob(binding.compiled(blob_bytes(blob.content)))
         digests[blob.sha256], emitted.delegates[index] = bound.sha256, bound
     facts = {name: _renamed(facts, digests) for name, facts in emitted.facts.items()}
     return replace(emitted, facts=facts, bound=True)

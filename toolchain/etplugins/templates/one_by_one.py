@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from etbuild import backends
 from etbuild.errors import InputError
@@ -22,7 +22,7 @@ from etbuild.inputs.checkpoints import with_shards
 from etbuild.inputs.step_context import StepContext, silent
 from etbuild.plan.step_plans import LowerPlan, MethodPlan, weights_names
 from etbuild.results import NonFiniteWeight
-from etbuild.steps.lower import Lowering, Opened, acceleration, opened, write_program
+from etbuild.steps.lower import Lowering, Opened, acceleration, import_executorch, opened, write_program
 from etbuild.steps.lowering_options import LoweringOptions
 from etbuild.steps.lowering_weights import check_of_adapters
 from etbuild.steps.one_by_one import KeptMethods
@@ -40,15 +40,18 @@ from etplugins.templates.method_store import LoweredBefore, MethodStore, places_
 if TYPE_CHECKING:
     import torch
 
-    from etbuild.emit.emit_methods import Emitted
-    from etbuild.emit.mutable_buffers import Buffers
+    from etbuild.emit.emitted import Emitted
+    from etbuild.emit.shared_buffers import Buffers
     from etbuild.export.read_archive import SavedExport
     from etplugins.templates.method_archive import SavedMethod
 
 
-def import_all() -> None:
+def import_all(*, lowers: bool) -> None:
     """See `OneByOne.import_all`."""
     from etplugins.templates import method_archive  # noqa: F401
+
+    if lowers:
+        from etplugins.templates import unbound  # noqa: F401
 
 
 def lower(lowering: Lowering, kept: KeptMethods) -> list[Artifact]:
@@ -123,6 +126,7 @@ def _lower_methods(
     shown = f"lower {', '.join(directories)}{with_weights and f' with the weights, because {with_weights}'}"
     shown += f" ({at_once} at a time)" if at_once > 1 else ""
     saved, context = found
+    import_executorch(job)
     export = _export(job, found, weights=bool(with_weights))  # read once, because the children share the memory
     options = replace(job.options, jobs=job.options.jobs // at_once)
     silently = replace(export, context=replace(context, stage=silent))
@@ -259,6 +263,7 @@ def _merge(lowering: Lowering, places: Mapping[str, Path], store: MethodStore) -
         InputError: A lowered method is damaged.
     """
     with opened(lowering.job) as found:
+        import_executorch(lowering.job, lowers=False)
         from etbuild.lower import shards
 
         saved, context = found
@@ -281,11 +286,11 @@ def _shared_reason(methods: Mapping[str, Buffers | None]) -> str | None:
     Args:
         methods: The buffers of each method by name, if the program shares the buffers that methods write to.
     """
-    from etbuild.emit import mutable_buffers
+    from etbuild.emit import shared_buffers
     from etbuild.model.tensor_facts import original_name
 
     shared = {name: buffers for name, buffers in methods.items() if buffers is not None}
-    writers = mutable_buffers.writers(shared)
+    writers = shared_buffers.writers(shared)
     for _, buffers in sorted(shared.items()):
         planned = {original_name(buffer.name, methods) for buffer in buffers.planned}
         used = writers.keys() & set(buffers.parts[0].used)
@@ -320,10 +325,8 @@ def _bound(
     with job.stage("read the weights"):
         needed = frozenset[str]().union(*(method.weights for method in methods.values()))
         content = open_content(job, found[0], needed)
-    functions = backends.weight_functions(job.plan.backends)
-    calls = {name: getattr(each.owner, each.attribute) for name, each in functions.items()}
     (made := store.directory / ".made").mkdir()  # not the name of a method
-    binding = Binding(Ingredients(content, calls), job.options.jobs, made)
+    binding = Binding(Ingredients(content, _Functions(job.plan.backends)), job.options.jobs, made)
     parts = {}
     kinds = {name: kind for _, method in sorted(methods.items(), reverse=True) for name, kind in method.kinds.items()}
     non_finite = finite_weights.counted(content, kinds)  # once for all methods, because it reads the weights
@@ -336,6 +339,18 @@ def _bound(
             lowered = _lowered_with_weights(job, {name: reasons[name]}, found, store)
             parts[name] = method_archive.load(lowered[name], binding)
     return parts, reasons
+
+
+class _Functions(dict[str, Callable[..., Any]]):
+    """The functions of backends by name. They are imported when a recipe has one: most have none."""
+
+    def __init__(self, names: Collection[str]) -> None:
+        self._names = names
+
+    def __missing__(self, name: str) -> Callable[..., Any]:
+        found = backends.weight_functions(self._names)[name]
+        function: Callable[..., Any] = self.setdefault(name, getattr(found.owner, found.attribute))
+        return function
 
 
 def _with_non_finite(emitted: Emitted, weights: Collection[str], non_finite: Mapping[str, NonFiniteWeight]) -> Emitted:

@@ -22,6 +22,8 @@ from etbuild.model.tensor_bytes import dtype_name, flat_bytes
 
 Recipe = dict[str, Any]
 
+MARK = b"etbuild: not the content of a weight, but how to compute it\n"
+"""Each recipe in place of content begins with this. No written file may contain it."""
 _MOST_CONSTANT = 1 << 12  # bytes: a recipe holds a constant up to this size
 _MOST = 1 << 16  # characters of a recipe
 _ENUMS = {

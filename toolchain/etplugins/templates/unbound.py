@@ -29,7 +29,7 @@ from etbuild.model.tensor_bytes import Promised
 from etbuild.model.tensor_facts import TensorFacts
 from etbuild.patching import replaced
 from etplugins.templates import recipes
-from etplugins.templates.recipes import Form, NoRecipe, Recipe
+from etplugins.templates.recipes import MARK, Form, NoRecipe, Recipe
 
 _SAME = {torch.ops.aten.detach.default, torch.ops.aten.alias.default, torch.ops.aten.lift_fresh.default}
 _READERS = (
@@ -319,10 +319,6 @@ def weight(facts: TensorFacts) -> torch.Tensor:
     form = torch.empty(facts.shape, dtype=getattr(torch, facts.dtype), device="meta")
     made = UnboundTensor(form, recipes.weight(facts.name))
     return torch.nn.Parameter(made, requires_grad=False) if facts.parameter else made
-
-
-MARK = b"etbuild: not the content of a weight, but how to compute it\n"
-"""Each recipe in place of content begins with this. No written file may contain it."""
 
 
 class UnboundBytes(bytes):

@@ -25,6 +25,7 @@ from etbuild.files.scratch import Scratch, remove_left
 from etbuild.processes import sandbox
 from etbuild.processes.build_status import GRACE_SECONDS, Slate, how_it_ended, work
 from etbuild.processes.ending import STOPPING, Interrupts, blocked
+from etplugins.worker.forks import end_of
 from etplugins.worker.protocol import (
     Messages,
     ProtocolError,
@@ -201,12 +202,7 @@ class _Worker:
             os.chdir(view.path / sandbox.MAIN if view is not None else request.sandbox_dir or ".")
             return self.run(list(request.arguments))
 
-        def end() -> None:
-            if os.getppid() != parent:  # the worker has ended, so the fork itself ends what the request has started
-                sandbox.end_orphans(seconds=0)
-                os.killpg(0, signal.SIGKILL)
-
-        work(slate, run, end)
+        work(slate, run, end_of(parent))
 
     def _leave(self, parent: int, output: int) -> None:
         """Separates a fork from the worker: closes its descriptors, resets signals, and ends when the worker ends."""

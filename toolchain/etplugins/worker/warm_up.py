@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import gc
 import importlib
+import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -57,8 +58,12 @@ def _import_step(step: str) -> None:
 
 @functools.cache
 def _warm_export() -> None:
-    with _quiet_and_alone():
-        _tiny_program()
+    with _quiet_and_alone(), switches.on("saving"):
+        import torch
+
+        saved = io.BytesIO()
+        torch.export.save(_tiny_program(), saved)
+        torch.export.load(saved)
         guard()
         workarounds.of_export()
         for name in plugins.group("method_watch"):
@@ -80,6 +85,7 @@ def _warm_lowering() -> None:
     """Lowers a tiny program. The first lowering of a process takes longer, to fill caches."""
     with _quiet_and_alone(), switches.on("importing"):
         from etbuild.emit import emit_program  # noqa: F401
+        from etbuild.files import program_file
         from etbuild.lower import lower_methods
         from etbuild.plan.plan import from_manifest
         from etbuild.steps.one_by_one import one_by_one
@@ -92,9 +98,10 @@ def _warm_lowering() -> None:
         plan = from_manifest(manifest).lower_plan
         workarounds.of_emission()
         if (lowering := one_by_one()) is not None:
-            lowering.import_all()
+            lowering.import_all(lowers=True)
         with switches.lowering():
-            lower_methods.lower_programs(plan, {"forward": _tiny_program()}, {}).to_executorch()
+            lowered = lower_methods.lower_programs(plan, {"forward": _tiny_program()}, {}).to_executorch()
+        program_file.read_program(lowered.buffer)
 
 
 def _tiny_program() -> ExportedProgram:
@@ -106,8 +113,9 @@ def _tiny_program() -> ExportedProgram:
     )
 
     module = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.ReLU()).eval()
+    rows = torch.export.Dim("rows", min=2, max=8)  # the first size that varies needs modules of SymPy
     with torch.no_grad():
-        return torch.export.export(module, (torch.zeros(1, 8),))
+        return torch.export.export(module, (torch.zeros(4, 8),), dynamic_shapes=({0: rows - 1},))
 
 
 @contextmanager
