@@ -5,7 +5,8 @@ it keeps the few frames that belong to a model. This takes a quarter of an expor
 those of the node before it.
 
 Here a line has one description, which all stacks share. Its text is read when it is written to a node. A description
-never changes, and the text of a line does not change during an export.
+never changes, and the text of a line does not change during an export. Nodes for inputs and outputs get no stack where
+torch removes it again.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from traceback import FrameSummary, StackSummary
 from types import CodeType, FrameType
 
 from torch.fx import proxy
+from torch.fx.experimental.proxy_tensor import PythonKeyTracer
 
 from etbuild.patching import replaced
 
@@ -36,6 +38,8 @@ class _Lines:
         """The stack of the caller, the outermost frame first."""
         frame: FrameType | None = sys._getframe(1)
         stack = StackSummary()
+        if frame is not None and _is_removed(frame):
+            return stack
         while frame is not None:
             line: int | None = frame.f_lineno
             stack.append(self._describe(frame.f_code, _NO_LINE if line is None else line))
@@ -49,6 +53,12 @@ class _Lines:
             frame = FrameSummary(code.co_filename, line, code.co_name, lookup_line=False)
             self._described[key] = code, frame
         return self._described[key][1]
+
+
+def _is_removed(frame: FrameType) -> bool:
+    """Whether a frame is `TracerBase.create_node`, and `PythonKeyTracer.create_node` removes the stack of its node."""
+    values = frame.f_locals
+    return values.get("kind") in ("placeholder", "output") and isinstance(values.get("self"), PythonKeyTracer)
 
 
 def describe_lines_once() -> AbstractContextManager[None]:
