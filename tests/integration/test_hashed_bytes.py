@@ -47,7 +47,7 @@ defaults: {{partitioners: {partitioners}}}
 """
 
 IN_MEMORY = {
-    "etbuild.lower.blob_files",
+    "etplugins.accelerate.blob_files",
     "etplugins.templates.binding",
     "etplugins.templates.method_archive",
     "etbuild.lower.weight_storage",

@@ -9,6 +9,7 @@ import io
 import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,18 @@ from safetensors.torch import save_file
 from etbuild import plugins
 from etbuild.emit.emitted import Emitted
 from etbuild.emit.merge import merge
+from etbuild.files import writing
 from etbuild.lower.blobs import Blob
+from etbuild.model.stored_tensors import StoredTensors
+from etbuild.model.tensor_bytes import flat_bytes
 from etbuild.model.tensor_facts import TensorFacts
 from etbuild.patching import replaced
 from etkit.building import cache_upkeep
 from etkit.local.cache.store import Cache
+from etplugins.accelerate.blob_files import PartOfFile
+from etplugins.templates import binding as binding_module
 from etplugins.templates import recipes, unbound
+from etplugins.templates.binding import Binding
 from etplugins.templates.recipes import Ingredients, NoRecipe
 from tests.helpers.manifests import net
 
@@ -298,6 +305,56 @@ def test_a_recipe_computes_what_was_computed(way: str) -> None:
     assert torch.equal(found, expected)
     assert len(promised) == expected.untyped_storage().nbytes()
     assert set(recipes.weights_of(promised.recipe)) == {"w"}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, None])
+@pytest.mark.parametrize("shape", [(4, 3, 2, 2), (4, 3, 1, 1), (4, 1, 3, 3)], ids=str)
+def test_scaled_convolutions_are_packed_as_two_operators_do(shape: tuple[int, ...], dtype: torch.dtype | None) -> None:
+    weights = {"w": torch.randn(shape), "scale": torch.randn(shape[0], 1, 1, 1)}
+    options = {"memory_format": torch.channels_last, **({} if dtype is None else {"dtype": dtype})}
+    names = {id(each): name for name, each in weights.items()}
+    multiply, operands = torch.ops.aten.mul.Tensor, [*weights.values()]
+    scaled = recipes.call(multiply, operands, {}, lambda each: recipes.weight(names[id(each)]))
+    recipe = recipes.call(torch.ops.aten._to_copy.default, [operands[0]], options, lambda _: scaled)
+    expected = (weights["w"] * weights["scale"]).to(**options)
+    found = recipes.compute(recipe, Ingredients(weights, {}))
+    assert recipes.form(found) == recipes.form(expected)
+    assert torch.equal(found, expected)
+
+
+def test_a_large_weight_is_copied_from_its_file(tmp_path: Path) -> None:
+    """Content that no blob has gets no file."""
+    save_file({"w": torch.randn(1 << 19), "v": torch.randn(8)}, tmp_path / "w.safetensors")
+    weights = StoredTensors(tmp_path / "w.safetensors")
+    described = {name: (recipes.weight(name), recipes.form(weights[name])) for name in weights}
+    binding = Binding(Ingredients(weights, {}), 2, tmp_path)
+    binding.learn(described, [], {"w"})
+    blob = binding.blob("w").content
+    assert isinstance(blob, PartOfFile)
+    assert blob.to_bytes() == bytes(flat_bytes(weights["w"]).numpy())
+    assert binding._bound["v"].content is None
+    written = writing.write(tmp_path, "a", "program", blob.write_to_file)
+    assert written.path.read_bytes() == blob.to_bytes()
+    binding.learn(described, [], {"v"})
+    assert binding.blob("v").sha256 == binding._bound["v"].sha256
+
+
+def _weight(name: str, _: torch.Tensor) -> recipes.Recipe:
+    return recipes.weight(name)
+
+
+def test_much_computed_content_is_in_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(binding_module, "_KEPT", 5 << 20)
+    weights = {name: torch.randn(1 << 20) for name in "abc"}
+    form = recipes.form(weights["a"])
+    negate = torch.ops.aten.neg.default
+    made = {name: recipes.call(negate, [each], {}, partial(_weight, name)) for name, each in weights.items()}
+    described = {name: (recipe, form) for name, recipe in made.items()}
+    binding = Binding(Ingredients(weights, {}), 2, tmp_path)
+    binding.learn(described, [], {*weights})
+    assert len([*tmp_path.iterdir()]) == 2
+    for name, each in weights.items():
+        assert binding.blob(name).content.to_bytes() == bytes(flat_bytes(-each).numpy())
 
 
 def test_content_that_becomes_equal_is_written_once() -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
+import threading
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
@@ -12,7 +15,7 @@ from typing import BinaryIO
 import pytest
 
 from etbuild.errors import BuildError
-from etbuild.files import writing
+from etbuild.files import copying, writing
 from etbuild.publishing import artifacts
 
 
@@ -73,6 +76,52 @@ def test_a_write_error_that_the_writer_swallows_is_detected(tmp_path: Path) -> N
 
     with pytest.raises(BuildError, match="the file has other content than was written"):
         writing.write(tmp_path, "a", "x", lose)
+
+
+@pytest.mark.parametrize("size", [10, writing._SMALL + 7])
+def test_parts_of_other_files_are_copied(tmp_path: Path, size: int) -> None:
+    """Small files are read back by one thread, and large ones by several, which have ended afterwards."""
+    content = bytes(range(251)) * (size // 251 + 1)
+    (tmp_path / "source").write_bytes(content)
+
+    def write(file: BinaryIO) -> None:
+        file.write(b"head")
+        with (tmp_path / "source").open("rb") as source:
+            file.copy(source, 3, size, zlib.crc32(content[3 : 3 + size]))  # type: ignore[attr-defined]
+        file.write(b"tail")
+
+    artifact = writing.write(tmp_path, "a.pte", "program", write)
+    assert artifact.path.read_bytes() == b"head" + content[3 : 3 + size] + b"tail"
+    assert (artifact.size, artifact.sha256) == (size + 8, hashlib.sha256(artifact.path.read_bytes()).hexdigest())
+    assert threading.active_count() == 1
+
+
+@pytest.mark.parametrize("length", [9, 10])
+def test_a_part_that_has_changed_is_detected(tmp_path: Path, length: int) -> None:
+    (tmp_path / "source").write_bytes(b"x" * length)
+
+    def write(file: BinaryIO) -> None:
+        with (tmp_path / "source").open("rb") as source:
+            file.copy(source, 0, 10, zlib.crc32(b"0123456789"))  # type: ignore[attr-defined]
+
+    with pytest.raises(BuildError, match="ends too early" if length < 10 else "other content than was written"):
+        writing.write(tmp_path, "a.pte", "program", write)
+
+
+@pytest.mark.parametrize("number", [errno.EXDEV, errno.ENOSYS, 0])
+def test_files_are_copied_without_the_kernel_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    def refuse(*_: object) -> int:
+        if number:
+            raise OSError(number, "no")
+        return 0
+
+    monkeypatch.setattr(os, "copy_file_range", refuse)
+    (tmp_path / "source").write_bytes(b"0123456789")
+    with (tmp_path / "source").open("rb") as source, (tmp_path / "target").open("wb") as target:
+        target.write(b"a")
+        copying.copy_part(source, target, 2, 5)
+        target.write(b"b")
+    assert (tmp_path / "target").read_bytes() == b"a23456b"
 
 
 def test_files_of_a_renamed_tag_go_with_their_index(tmp_path: Path) -> None:

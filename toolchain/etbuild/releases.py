@@ -9,8 +9,7 @@ import hashlib
 import importlib.metadata
 import re
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from etbuild.errors import BuildError
 
@@ -62,10 +61,3 @@ def sha256_of(blob: CordBuffer) -> bytes:
     """The digest of a blob. A blob in a file already knows its digest."""
     digest: bytes = blob.sha256() if is_file_backed(blob) else hashlib.sha256(blob).digest()
     return digest
-
-
-def file_backed(path: Path, sha256: bytes) -> Any:
-    """A blob that is in a file."""
-    from executorch.exir._serialize._cord import FileBackedData
-
-    return FileBackedData(str(path), sha256=sha256)

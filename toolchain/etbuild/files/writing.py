@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from etbuild.errors import BuildError
 from etbuild.files import digests, regular_files
+from etbuild.files.copying import at_once, copy_part
 from etbuild.files.scratch import write_errors
 
 if TYPE_CHECKING:
     from etbuild.results import ArtifactFacts
 
 _BLOCK = 1 << 20
+_SMALL = 1 << 24  # bytes: for less, threads save nothing
 
 
 @dataclass(frozen=True)
@@ -72,39 +74,56 @@ def write(
     with write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("xb") as opened:
-            written = _SummedFile(opened)
+            written = WrittenFile(opened)
             if isinstance(content, bytes):
                 written.write(content)
             else:
                 content(written)  # type: ignore[arg-type]
             opened.flush()
-            os.fsync(opened.fileno())
-        status, sha256 = path.stat(), written.sha256.hexdigest()
-        same = _checksum(path) == written.checksum
+            parts, size = written.parts, opened.tell()
+            work: list[Callable[[], Any]] = [
+                partial(os.fsync, opened.fileno()),
+                partial(digests.file_digest, path),
+                partial(_has, path, parts),
+            ]
+            _, sha256, same = at_once(work, len(work)) if size > _SMALL else [each() for each in work]
+        status = path.stat()
     if not same:
         raise BuildError.of(f"{path.name}: the file has other content than was written", "is the disk faulty?")
     digests.learn_written(path, status, sha256)
     return Artifact(directory, file, kind, status.st_size, sha256, tag)
 
 
-class _SummedFile:
-    """A binary file that computes the sha256 of its content, and a checksum, which is faster to compute again."""
+class WrittenFile:
+    """A binary file that notes the sizes and checksums of what is written to it.
+
+    Attributes:
+        parts: The size and the checksum (CRC-32) of each part of its content.
+    """
 
     def __init__(self, file: BinaryIO) -> None:
-        self.file = file
-        self.sha256 = hashlib.sha256()
-        self.checksum = 0
+        """Takes a new file that is open."""
+        self.file, self.parts = file, [(0, 0)]
 
     def write(self, data: bytes) -> int:
-        self.sha256.update(data)
-        self.checksum = zlib.crc32(data, self.checksum)
+        """Writes bytes."""
+        size, checksum = self.parts[-1]
+        self.parts[-1] = size + len(data), zlib.crc32(data, checksum)
         return self.file.write(data)
 
+    def copy(self, source: BinaryIO, offset: int, size: int, checksum: int) -> None:
+        """Copies a part of another open file, which must have this checksum."""
+        copy_part(source, self.file, offset, size)
+        self.parts += [(size, checksum), (0, 0)]
 
-def _checksum(path: Path) -> int:
-    """The checksum of a file's content."""
-    checksum = 0
+
+def _has(path: Path, parts: Sequence[tuple[int, int]]) -> bool:
+    """Whether a file consists of parts with these sizes and checksums."""
     with regular_files.opened(path) as file:
-        while block := file.read(_BLOCK):
-            checksum = zlib.crc32(block, checksum)
-    return checksum
+        for size, expected in parts:
+            left, checksum = size, 0
+            while left and (block := file.read(min(_BLOCK, left))):
+                left, checksum = left - len(block), zlib.crc32(block, checksum)
+            if left or checksum != expected:
+                return False
+        return not file.read(1)

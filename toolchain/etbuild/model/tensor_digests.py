@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -11,6 +13,7 @@ from safetensors import safe_open
 
 from etbuild.errors import InputError
 from etbuild.files import regular_files, safetensors_header
+from etbuild.files.copying import at_once
 from etbuild.files.weights_suffixes import INDEX_SUFFIXES
 from etbuild.foreign_errors import wrap_library_errors
 
@@ -53,17 +56,17 @@ def _safetensors_digests(file: Path, opened: BinaryIO) -> dict[str, str]:
     with safe_open(file, "numpy"):  # checks the header, and that the tensors fill the file without gaps
         pass
     header, start = safetensors_header.read(opened)
-    return {name: _digest(opened, start, entry) for name, entry in sorted(header.items())}
+    work = {name: partial(_digest, opened, start, entry) for name, entry in sorted(header.items())}
+    return dict(zip(work, at_once([*work.values()]), strict=True))
 
 
 def _digest(file: BinaryIO, start: int, entry: dict[str, Any]) -> str:
     begin, end = entry["data_offsets"]
     state = _state(entry["dtype"], entry["shape"])
-    file.seek(start + begin)
-    remaining = end - begin
-    while remaining > 0 and (block := file.read(min(_BLOCK, remaining))):
+    place, end = start + begin, start + end
+    while place < end and (block := os.pread(file.fileno(), min(_BLOCK, end - place), place)):
         state.update(block)
-        remaining -= len(block)
+        place += len(block)
     return str(state.hexdigest())
 
 

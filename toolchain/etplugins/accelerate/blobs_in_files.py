@@ -13,8 +13,8 @@ from typing import Any
 
 from executorch.backends.xnnpack.xnnpack_preprocess import XnnpackBackend
 
-from etbuild.lower.blob_files import in_file
 from etbuild.patching import replaced
+from etplugins.accelerate.blob_files import in_file
 
 
 def blobs_in_files(directory: Path) -> AbstractContextManager[None]:

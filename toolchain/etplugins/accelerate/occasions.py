@@ -50,7 +50,7 @@ def lowering(directory: Path | None = None, jobs: int = 1, notes: Notes | None =
     with contextlib.ExitStack() as switches:
         switches.enter_context(entered(SWITCHES))
         if directory is not None:
-            from etplugins.accelerate.blobs_in_files import blobs_in_files  # a comparison has no package `lower`
+            from etplugins.accelerate.blobs_in_files import blobs_in_files  # a comparison needs no XNNPACK
 
             directory.mkdir(exist_ok=True)
             switches.enter_context(blobs_in_files(directory))

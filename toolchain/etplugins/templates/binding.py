@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
+import threading
+import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -14,15 +16,16 @@ import torch
 from executorch.exir._serialize._cord import FileBackedData
 
 from etbuild.exception_text import summary
-from etbuild.lower.blob_files import in_file
 from etbuild.lower.blobs import Blob
 from etbuild.model.tensor_bytes import is_uniform
 from etbuild.surroundings.memory import give_back
-from etplugins.templates import recipes
+from etplugins.accelerate.blob_files import PartOfFile, in_file
+from etplugins.templates import mapped_files, recipes
 from etplugins.templates.recipes import Form, Ingredients, Recipe
 
 _DIGEST = r"[0-9a-f]{64}"
 _SMALL = 1 << 20  # bytes: smaller content stays in memory, because a file for each would take longer
+_KEPT = 1 << 28  # bytes of computed content that stay in memory in all, because a file is one more copy
 
 
 class CannotBind(Exception):
@@ -30,12 +33,10 @@ class CannotBind(Exception):
 
 
 class _Content(FileBackedData):  # type: ignore[misc]
-    """The content of a weight, for ExecuTorch's stores: it is read again when it is written to the program's file."""
+    """The content of a weight, for ExecuTorch's stores. Some is read again when the program's file is written."""
 
-    def __init__(self, read: Callable[[], memoryview]) -> None:
-        memory = read()
-        self._read, self._size, self._sha256 = read, len(memory), hashlib.sha256(memory).digest()
-        self._finalizer = None
+    def __init__(self, read: Callable[[], memoryview], size: int, sha256: bytes) -> None:
+        self._read, self._size, self._sha256, self._finalizer = read, size, sha256, None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Content:
         return self  # ExecuTorch's serializer copies what it changes, but it does not change content
@@ -55,17 +56,19 @@ class _Bound:
     """The content of a recipe.
 
     Attributes:
-        content: Its bytes, with their digest.
+        digest: The sha256 of its bytes.
         uniform: Whether all elements are equal.
+        content: Its bytes; None if nothing writes them.
     """
 
-    content: FileBackedData
+    digest: bytes
     uniform: bool
+    content: FileBackedData | None
 
     @property
     def sha256(self) -> str:
-        """Its digest."""
-        return self.content.sha256().hex()  # type: ignore[no-any-return]
+        """Its digest in hex."""
+        return self.digest.hex()
 
 
 class Binding:
@@ -75,30 +78,41 @@ class Binding:
         """Args:
         ingredients: The content of parameters and buffers, and the functions of backends.
         jobs: The number of recipes to compute at the same time.
-        directory: An existing directory for computed content. In memory, the content would be a second copy of weights.
-            The files are needed as long as the bound methods.
+        directory: An existing directory for computed content: in memory, all of it would be a second copy of the
+            weights. The files are needed as long as the bound methods.
         """
         self._ingredients, self._jobs, self._directory = ingredients, jobs, directory
         self._bound: dict[str, _Bound] = {}
+        self._room, self._lock = _KEPT, threading.Lock()
 
-    def learn(self, described: Mapping[str, tuple[Recipe, Form]], checks: Sequence[Recipe]) -> None:
+    def learn(
+        self, described: Mapping[str, tuple[Recipe, Form]], checks: Sequence[Recipe], written: Collection[str]
+    ) -> None:
         """Computes recipes.
 
         Args:
             described: The recipes by digest, each with the form of the tensor that it makes.
             checks: Recipes whose functions check content.
+            written: The digests of those whose content the program gets. Of the others, only digests are needed.
 
         Raises:
             CannotBind: A recipe cannot be computed from this content, or a check refuses it.
         """
         for check in checks:
             self._compute(check)
-        new = {digest: each for digest, each in described.items() if digest not in self._bound}
+        known = {digest for digest, each in self._bound.items() if each.content is not None or digest not in written}
+        new = {digest: each for digest, each in described.items() if digest not in known}
 
         def compute(digest: str) -> tuple[str, _Bound]:
             recipe, form = new[digest]
             flat = self._bytes_of(recipe, form)
-            return digest, _Bound(self._content(recipe, form, flat), is_uniform(flat, getattr(torch, form[0]).itemsize))
+            sha256 = hashlib.sha256(flat.numpy().data).digest()
+            content = self._content(recipe, form, flat, sha256) if digest in written else None
+            bound = _Bound(sha256, is_uniform(flat, getattr(torch, form[0]).itemsize), content)
+            del flat
+            if "weight" not in recipe and not isinstance(content, _Content):
+                give_back()  # the computation took memory
+            return digest, bound
 
         with ThreadPoolExecutor(self._jobs) as pool:
             self._bound.update(pool.map(compute, new))
@@ -107,17 +121,26 @@ class Binding:
         """The bytes of the tensor that a recipe makes, uint8[nbytes]."""
         return _bytes_of(self._compute(recipe).resolve_conj().resolve_neg(), form)
 
-    def _content(self, recipe: Recipe, form: Form, flat: torch.Tensor) -> FileBackedData:
+    def _content(self, recipe: Recipe, form: Form, flat: torch.Tensor, sha256: bytes) -> FileBackedData:
         """An object with these bytes for ExecuTorch's stores. It keeps them in memory only if they are few."""
-        if flat.nbytes < _SMALL:
-            copied = memoryview(bytes(flat.numpy().data))
-            return _Content(lambda: copied)
-        if "weight" in recipe:
-            return _Content(lambda: self._bytes_of(recipe, form).numpy().data)
-        try:
-            return in_file(self._directory, flat.numpy().data)
-        finally:
-            give_back()  # frees the memory that the computation took
+        memory = flat.numpy().data
+        if len(memory) < _SMALL:
+            memory = memoryview(bytes(memory))  # a view may keep a whole mapping
+        elif "weight" in recipe:
+            place = mapped_files.place(flat.data_ptr(), len(memory))
+            if place is not None:
+                return PartOfFile(place.file, len(memory), sha256, zlib.crc32(memory), place.offset)
+            return _Content(lambda: self._bytes_of(recipe, form).numpy().data, len(memory), sha256)
+        elif not self._has_room(len(memory)):
+            return in_file(self._directory, memory)
+        return _Content(lambda: memory, len(memory), sha256)
+
+    def _has_room(self, size: int) -> bool:
+        """Whether so many bytes may stay in memory. Counts them."""
+        with self._lock:
+            fits = size <= self._room
+            self._room -= size if fits else 0
+        return fits
 
     def _compute(self, recipe: Recipe) -> Any:
         try:
@@ -138,6 +161,7 @@ class Binding:
     def blob(self, digest: str) -> Blob:
         """The content of a recipe."""
         bound = self._bound[digest]
+        assert bound.content is not None, "it was asked for"
         return Blob(bound.content, bound.sha256)
 
     def text(self, text: str) -> str:

@@ -16,16 +16,16 @@ import dataclasses
 import enum
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from executorch.exir import schema
+from executorch.exir._serialize._cord import FileBackedData
 from executorch.exir._serialize.data_serializer import DataEntry
 from executorch.exir.tensor_layout import TensorLayout
 
-from etbuild import releases
 from etbuild.emit.emitted import Emitted, MethodFacts, TaggedWeight
 from etbuild.emit.shared_buffers import Buffers, BufferUser, Planned
 from etbuild.errors import InputError
@@ -194,7 +194,7 @@ def load(method: SavedMethod, binding: Binding) -> Emitted:
             return binding.blob(digest)
         if file_digest(blobs / digest) != digest:
             raise ValueError(f"{digest} is damaged")
-        return Blob(releases.file_backed(blobs / digest, bytes.fromhex(digest)), digest)
+        return Blob(FileBackedData(str(blobs / digest), sha256=bytes.fromhex(digest)), digest)
 
     blobs, known = method.directory / BLOBS, set[str]()
     with wrap_library_errors(InputError, ("methods", method.name), "cannot load the lowered method"):
@@ -202,7 +202,8 @@ def load(method: SavedMethod, binding: Binding) -> Emitted:
         if hashlib.sha256(data).hexdigest() != method.emitted:
             raise ValueError(f"{EMITTED} is damaged")
         content = json.loads(data)
-    binding.learn(content["recipes"], content["checks"])
+        written = {*_blobs(content["emitted"])}
+    binding.learn(content["recipes"], content["checks"], written)
     with wrap_library_errors(InputError, ("methods", method.name), "cannot load the lowered method"):
         emitted: Emitted = _from_json(content["emitted"], read_blob, binding.text)
         if content["recipes"]:
@@ -225,6 +226,15 @@ def _with_bound_delegates(emitted: Emitted, binding: Binding) -> Emitted:
 def _renamed(facts: MethodFacts, digests: Mapping[str, str]) -> MethodFacts:
     readers = [replace(each, program=digests.get(each.program, each.program)) for each in facts.readers]
     return replace(facts, readers=readers)
+
+
+def _blobs(data: Any) -> Iterator[str]:
+    """The digests of the blobs in what `_to_json` returned."""
+    if isinstance(data, dict) and isinstance(data.get("Blob"), str):
+        yield data["Blob"]
+    elif isinstance(data, dict | list):
+        for each in data.values() if isinstance(data, dict) else data:
+            yield from _blobs(each)
 
 
 # The types of the parts of a method: ExecuTorch's, and ours.

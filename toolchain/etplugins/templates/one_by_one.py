@@ -10,11 +10,13 @@ import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etbuild import backends
 from etbuild.errors import InputError
+from etbuild.files.copying import at_once
 from etbuild.files.writing import Artifact
 from etbuild.foreign_errors import wrap_system_errors
 from etbuild.guard import children
@@ -329,7 +331,9 @@ def _bound(
     binding = Binding(Ingredients(content, _Functions(job.plan.backends)), job.options.jobs, made)
     parts = {}
     kinds = {name: kind for _, method in sorted(methods.items(), reverse=True) for name, kind in method.kinds.items()}
-    non_finite = finite_weights.counted(content, kinds)  # once for all methods, because it reads the weights
+    counts = [partial(finite_weights.counted, content, {name: kind}) for name, kind in sorted(kinds.items())]
+    # Once for all methods, because it reads the weights.
+    non_finite = {name: found for each in at_once(counts, job.options.jobs) for name, found in each.items()}
     for name, method in sorted(methods.items()):
         try:
             with job.stage(f"bind {name}") if method.weights else nullcontext():

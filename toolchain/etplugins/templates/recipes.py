@@ -35,6 +35,9 @@ _ENUMS = {
 }
 
 
+_OF_COPY = {"device", "dtype", "layout", "memory_format"}
+
+
 class NoRecipe(Exception):
     """Something cannot be written as a recipe."""
 
@@ -167,6 +170,8 @@ def _from_json(value: Any, known: Ingredients) -> Any:
         shape, dtype = value["shape"], _ENUMS["dtype"][value["dtype"]]
         return content.view(dtype).view(shape) if 0 not in shape else torch.empty(shape, dtype=dtype)
     if "operator" in value:
+        if (packed := _packed(value, known)) is not None:
+            return packed
         options = _from_json(value["options"], known)
         found = _operator(value["operator"])(*_from_json(value["arguments"], known), **options)
         return found[value["result"]] if "result" in value else found
@@ -176,6 +181,23 @@ def _from_json(value: Any, known: Ingredients) -> Any:
     if kind == "options":
         return {name: _from_json(each, known) for name, each in content.items()}
     return _ENUMS[kind][content]
+
+
+def _packed(recipe: Recipe, known: Ingredients) -> torch.Tensor | None:
+    """A scaled weight of a convolution with its channels last, in one pass: two operators would copy a copy. None if
+    the recipe is another one."""
+    scaled, options = recipe["arguments"][:1], recipe["options"]["options"]
+    is_copy = recipe["operator"] == "aten._to_copy.default" and options.keys() <= _OF_COPY
+    if not is_copy or options.get("memory_format") != {"memory_format": str(torch.channels_last)}:
+        return None
+    if not isinstance(scaled[0], dict) or scaled[0].get("operator") != "aten.mul.Tensor":
+        return None
+    one, other = _from_json(scaled[0]["arguments"], known)
+    named = _from_json(recipe["options"], known)
+    dtype, shape = torch.result_type(one, other), torch.broadcast_shapes(one.shape, other.shape)
+    if len(shape) != 4 or named.get("dtype") not in (None, dtype):
+        return _operator(recipe["operator"])(one * other, **named)
+    return torch.mul(one, other, out=torch.empty(shape, dtype=dtype, memory_format=torch.channels_last))
 
 
 def _only_computes(operator: torch._ops.OpOverload) -> bool:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from etbuild.files import digests, regular_files
+from etbuild.files.copying import copy_part
 from etbuild.files.scratch import write_errors
 
 _SCHEMA = "executorch-cache-record/v1"
@@ -237,11 +238,9 @@ def copy_in(root: Path, source: Path, name: str, unfinished: Path) -> Entry:
     with regular_files.opened(source / name) as file:
         sha256 = digests.open_file_digest(source / name, file)
         entry, path = Entry(name, os.fstat(file.fileno()).st_size, sha256), blob_path(root, sha256)
-        file.seek(0)
 
         def copy(target: BinaryIO) -> None:
-            if not _clone(file, target):
-                shutil.copyfileobj(file, target, _BLOCK)
+            copy_part(file, target, 0, entry.size)
 
         try:
             check_blob(path)
