@@ -136,9 +136,10 @@ def _in_fork(options: argparse.Namespace, program: _Tested) -> list[Result]:
 
     name = f"the tests of {program.plan.name}"
     try:
-        return forked.run({name: partial(_located, options, program, several=True)}, 1)[name]
+        results: list[Result] = forked.run({name: partial(_located, options, program, several=True)}, 1)[name]
     except EtbuildError as error:
         return [Result("build", "failed", str(error))]
+    return results
 
 
 def _located(options: argparse.Namespace, program: _Tested, several: bool = False) -> list[Result]:
