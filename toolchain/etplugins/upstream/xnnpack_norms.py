@@ -1,4 +1,4 @@
-"""Gives XNNPACK norms, means over rows, and calculations with a number: it has all operators that they need.
+"""Gives XNNPACK norms, means over rows, and sums with a number: it has all operators that they need.
 
 ExecuTorch's partitioner leaves them out. Outside of delegates, norms lose digits: see `norms.py`. Here, a norm is
 
@@ -40,12 +40,6 @@ _ATEN = ops.edge.aten
 _LONGEST = 1 << 10  # a mean of more numbers is the mean of several means
 _LEAST_EPS = 1e-30  # XNNPACK's `rsqrt` gives NaN for numbers that are nearly 0
 _IMAGE_DIMENSIONS = 4
-_OF_TENSORS = {
-    _ATEN.add.Scalar: _ATEN.add.Tensor,
-    _ATEN.sub.Scalar: _ATEN.sub.Tensor,
-    _ATEN.mul.Scalar: _ATEN.mul.Tensor,
-    _ATEN.div.Scalar: _ATEN.div.Tensor,
-}
 
 
 class _Float32(GenericNodePartitionerConfig):
@@ -118,8 +112,10 @@ class InstanceNormConfig(_NormConfig):
         return is_fixed and one == 1 and bool(_factors(math.prod(sizes[1:])))
 
 
-class _NumberConfig(_Float32):
-    """A calculation with a tensor and a number."""
+class AddNumberConfig(_Float32):
+    """The sum of a tensor and a number, such as `eps` of `torch.nn.RMSNorm`."""
+
+    target_name = "add.Scalar"
 
     def is_usual(self, node: Any) -> bool:
         """As the base says."""
@@ -128,16 +124,7 @@ class _NumberConfig(_Float32):
         return is_number and alpha in ([], [1]) and node.kwargs.get("alpha", 1) == 1
 
 
-def _of_number(name: str) -> type[_NumberConfig]:
-    return type(f"{name.title()}NumberConfig", (_NumberConfig,), {"target_name": f"{name}.Scalar"})
-
-
-_CONFIGS: Sequence[type[_Float32]] = [
-    LayerNormConfig,
-    GroupNormConfig,
-    InstanceNormConfig,
-    *map(_of_number, ("add", "sub", "mul", "div")),
-]
+_CONFIGS: Sequence[type[_Float32]] = (LayerNormConfig, GroupNormConfig, InstanceNormConfig, AddNumberConfig)
 
 
 @contextlib.contextmanager
@@ -219,9 +206,8 @@ def write_out(program: Any) -> None:
     def writer(node: Any) -> Writer | None:
         if node.target in _NORMS:
             return lambda add, *inputs: _NORMS[node.target](add, constants, *inputs)
-        if node.target in _OF_TENSORS:
-            result = _OF_TENSORS[node.target]
-            return lambda add, given, number, *_, **__: add(result, given, constants.number(given, number))
+        if node.target is _ATEN.add.Scalar:
+            return lambda add, given, number, *_, **__: add(_ATEN.add.Tensor, given, constants.number(given, number))
         return (lambda add, given, *_: _mean_of_rows(add, constants, given)) if _is_of_rows(node) else None
 
     graph_changes.write(program, writer)
