@@ -12,7 +12,7 @@ from tests.helpers.workspaces import Workspace
 Actions = dict[tuple[str, str], list[list[str]]]
 OPTIONS = ("--output=jsonproto",)
 QUERY = 'mnemonic("Executorch(Plan|Export|Lower|Compare|Verify|Report|Page|Bundle|Etrecord)", {})'
-MESSAGES = ("--positions=", "--lines=", "--unused-inputs=", "--rule-target=", "--rule-command=")
+MESSAGES = ("--positions=", "--lines=", "--unused-inputs=", "--rule-target=", "--rule-command=", "--rule-attribute=")
 """What only messages use. Only Bazel's actions that read lines name them, and each build system has other commands."""
 
 
