@@ -74,10 +74,10 @@ def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
             yield key >> 3, value
 
 
-def overrides(packages: Path, modules: Sequence[str] = ("", "rules_executorch")) -> list[str]:
+def overrides(packages: Path) -> list[str]:
     """The options that name the packages in each way in which Bazel 7 to 9 may call their repository."""
-    names = [f"{module}{mark}" for module in (*modules, "_main") for mark in ("~", "~~", "+", "++")]
-    return [f"--override_repository={name}executorch{name[-1]}rules_executorch_packages={packages}" for name in names]
+    places = ("_main~executorch~", "rules_executorch~~executorch~", "+executorch+", "rules_executorch++executorch+")
+    return [f"--override_repository={place}rules_executorch_packages={packages}" for place in places]
 
 
 def analyse(run: Run, root: Path, workspace: str, packages: Path, given: Sequence[str]) -> str:
