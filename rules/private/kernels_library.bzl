@@ -3,6 +3,7 @@
 load("@rules_executorch_host//:cc.bzl", "CC_LIBRARY")
 load("//toolchain:toolchain.bzl", "TOOLCHAIN_TYPE")
 load(":cc_helpers.bzl", "group")
+load(":common.bzl", "attribute_options")
 load(":driver.bzl", "driver_arguments", "run_driver")
 load(":macros.bzl", "helper_attributes")
 
@@ -18,6 +19,7 @@ def _kernels_files_impl(ctx):
     arguments = driver_arguments(ctx, "kernels")
     arguments.add(ctx.file.selected_ops)
     arguments.add("-o", source.dirname)
+    arguments.add_all(attribute_options("functions", "--functions", []))
     arguments.add_all(ctx.files.functions, format_each = "--functions=%s")
     run_driver(
         ctx,

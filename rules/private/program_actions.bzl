@@ -158,11 +158,8 @@ def _plan(ctx, system, target):
 
 def _variant_arguments(target):
     parameters = ["{}={}".format(name, value) for name, value in sorted(target.parameters.items())]
-    return attribute_options("variant", "--variant", [target.variant] if target.variant else []) + attribute_options(
-        "parameters",
-        "--set",
-        parameters,
-    )
+    variant = attribute_options("variant", "--variant", [target.variant]) if target.variant else []
+    return variant + (attribute_options("parameters", "--set", parameters) if parameters else [])
 
 def _export(ctx, system, target, plans):
     """Returns ExecutorchExportInfo, and the action that exports each method. One file has all of them, if one action lowers all."""

@@ -223,3 +223,13 @@ def test_the_rules_know_the_names_of_a_registry(function: str, text: str, words:
         assert error is not None
     else:
         assert error is None or "leave out" in error
+
+
+def test_each_option_with_the_value_of_an_attribute_is_told_to_the_driver() -> None:
+    """Its errors then name the attribute. Files are apart: a message names their paths."""
+    for path in bzl_files():
+        text = (REPOSITORY / path).read_text("utf-8")
+        assert re.findall(r'"--[\w-]+=[^"]*"[^\n]*\bctx\.attr\.\w+', text) == [], path
+    options = Loader(REPOSITORY).load(REPOSITORY / "rules/private/common.bzl").names["attribute_options"]
+    assert options("remote_tags", "--tag", ["a", "b"]) == ["--rule-attribute=--tag=remote_tags", "--tag=a", "--tag=b"]
+    assert options("max_bytes", "--max-bytes", []) == ["--rule-attribute=--max-bytes=max_bytes"]

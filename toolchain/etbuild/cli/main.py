@@ -183,7 +183,7 @@ def _without_rule(words: Sequence[str], options: argparse.Namespace) -> list[str
         if option in ("--rule-target", "--rule-command") and value:
             options.rule[option.removeprefix("--rule-")] = value
         elif option == "--rule-attribute" and value:
-            options.rule.setdefault("options", {}).update([value.split("=")])
+            options.rule.setdefault("options", {}).update([value.split("=", 1)])
         elif option == "--plugin" and value:
             given.append(Path(value))
         else:
