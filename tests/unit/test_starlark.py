@@ -165,10 +165,25 @@ def refusal(file: str, macro: str, **attributes: Any) -> str:
         ({"ios": "x"}, "variants: `ios`: write a dictionary of the attributes that differ, or {}"),
         ({"ios": {"name": "x"}}, "variants: `ios`: leave out `name`, which all variants have"),
         (["ios"], "variants: write a dictionary of the variants' names to the attributes that differ"),
+        ({"": {}}, "variants: '' is not a name"),
+        ({"ios/arm": {}}, "variants: 'ios/arm' is not a name"),
     ],
 )
 def test_variants_that_are_no_attributes_are_refused(variants: Any, message: str) -> None:
-    assert refusal("rules/private/programs.bzl", "executorch_programs", variants=variants) == message
+    assert refusal("rules/private/programs.bzl", "executorch_programs", variants=variants).startswith(message)
+
+
+def test_a_suite_of_no_list_is_refused() -> None:
+    function = (
+        Loader(REPOSITORY).load(REPOSITORY / "rules/private/test_suite.bzl").names["executorch_program_test_suite"]
+    )
+
+    def fail(message: str, attr: str) -> None:
+        raise Refused(f"{attr}: {message}")
+
+    function.__globals__.update(fail=fail, type=lambda value: {"str": "string", "list": "list"}[type(value).__name__])
+    with pytest.raises(Refused, match="programs: write a list of labels"):
+        function(name="tests", programs=":net")
 
 
 @pytest.mark.parametrize(
