@@ -171,12 +171,7 @@ def _expand(arguments: list[str]) -> list[str]:
 
 
 def _without_rule(words: Sequence[str], options: argparse.Namespace) -> list[str]:
-    """Reads a build rule's arguments for any verb: for messages, the target's label, the words that run the driver, and
-    the attributes that options come from; and the directories of plug-ins.
-
-    Returns:
-        The other words.
-    """
+    """Reads what a build rule gives to any verb: what `Problem.in_rule` needs, and plug-ins. Returns the others."""
     left, given = [], []
     for word in words:
         option, _, value = word.partition("=")
