@@ -7,6 +7,7 @@ import json
 import os
 import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,7 @@ def taken(module: nn.Module) -> tuple[LargeWeights, list[torch.Tensor]]:
     for tensor in module.parameters():
         content = tensor.data
         if tensor.dim() > 1:
-            tensor.data = weights.take(content, lambda content=content: again(content))
+            tensor.data = weights.take(content, partial(again, content))
     return weights, made
 
 

@@ -28,8 +28,7 @@ def silent(name: str) -> AbstractContextManager[None]:
 
 
 Spill = Callable[["torch.Tensor", Callable[[], "torch.Tensor"]], "torch.Tensor"]
-"""Is called with a tensor of a checkpoint and a function that reads it again. Returns the tensor, or one with the same
-content that takes no memory until something reads it."""
+"""Takes a tensor and a function that reads it again. Returns it, or one whose content is elsewhere until it is read."""
 
 
 @dataclass(frozen=True)

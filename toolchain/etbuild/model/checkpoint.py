@@ -258,10 +258,7 @@ class CheckpointTensors:
                 tensors[names[0]].copy_(tensor)
 
     def load_into(
-        self,
-        tensors: Mapping[str, torch.Tensor],
-        kept: KeptWeights | None = None,
-        spill: Spill | None = None,
+        self, tensors: Mapping[str, torch.Tensor], kept: KeptWeights | None = None, spill: Spill | None = None
     ) -> None:
         """Replaces the content of a module's parameters and buffers. No code of the module runs.
 

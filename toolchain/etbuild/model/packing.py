@@ -42,13 +42,7 @@ class KeptWeights(Protocol):
 
     kinds: Mapping[str, str]
 
-    def tensor(
-        self,
-        names: Collection[str],
-        content: PackedWeight,
-        dtype: torch.dtype,
-        spill: Spill,
-    ) -> torch.Tensor:
+    def tensor(self, names: Collection[str], content: PackedWeight, dtype: torch.dtype, spill: Spill) -> torch.Tensor:
         """The content of a weight as floats. If no method needs floats, zeros that take no memory.
 
         Args:

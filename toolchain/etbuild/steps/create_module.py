@@ -65,11 +65,8 @@ def _load(
     from etbuild.model.checkpoint import CheckpointTensors
     from etbuild.model.weights_files import describe_state
 
-    facts, cast, packing = (
-        describe_state(root),
-        export_plan.model.dtype is not None,
-        packing_of_module(root, export_plan),
-    )
+    facts, packing = describe_state(root), packing_of_module(root, export_plan)
+    cast = export_plan.model.dtype is not None
     checkpoint = CheckpointTensors(read, context.inputs, facts, cast, root, packing)
     if module.loading_code(root) is not None:
         root.load_state_dict(checkpoint.by_name(), strict=False)

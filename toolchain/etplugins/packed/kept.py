@@ -36,13 +36,7 @@ class KeptIntegers:
     integers: dict[str, Integers] = field(default_factory=dict)
     dequantized: dict[str, str] = field(default_factory=dict)
 
-    def tensor(
-        self,
-        names: Collection[str],
-        content: PackedWeight,
-        dtype: torch.dtype,
-        spill: Spill,
-    ) -> torch.Tensor:
+    def tensor(self, names: Collection[str], content: PackedWeight, dtype: torch.dtype, spill: Spill) -> torch.Tensor:
         """The content of a packed weight as floats. Returns zeros that take no memory if no method needs floats.
 
         Args:
