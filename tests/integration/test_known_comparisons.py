@@ -13,6 +13,7 @@ from executorch.exir._serialize._program import PTEFile
 
 from etbuild.cli import main
 from etbuild.emit import emit_program
+from etbuild.emit import merge as merging
 from etbuild.files import program_file
 from etplugins.comparison import program_parts
 
@@ -208,7 +209,7 @@ def test_each_part_of_a_method_is_in_its_digest(
 
 def test_a_wrong_lowering_of_an_unchanged_method_is_found(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the method was made of is the same as before, and the program is not."""
-    own = emit_program.merge
+    own = merging.merge
 
     def merge(*given: Any) -> Any:
         output = own(*given)

@@ -395,40 +395,40 @@ class KnownComparisons:
         self._pipeline, self._cache = pipeline, cache
         self.found: dict[str, Path] = {}
 
-    def fetch(self, names: Sequence[str], part: str, program: str, directory: Path, *, sources: bool) -> bool:
+    def fetch(self, plan: LowerPlan, part: str, program: str, directory: Path, *, sources: bool) -> bool:
         """Fills an empty directory with a result of some methods. Returns False if it is unknown.
 
         Args:
-            names: The methods, which are compared together.
+            plan: The plan for comparing them by themselves. They are compared together.
             part: What they were compared with: `runtime` or `model`.
             program: The digest of their part of the program.
             directory: The directory.
             sources: Whether the sources of the model decide the result.
         """
         accelerates = self._pipeline.options.accelerate  # without the switches, everything is compared
-        key = self._key(names, part, program, sources)
+        key = self._key(plan, part, program, sources)
         is_known = accelerates and self._cache.fetch("compared", key, directory) is not None
         if is_known or part == "runtime":
             left = ("cached" if part == "model" else "model") if is_known else "runtime"
-            self._pipeline.comparisons.update(dict.fromkeys(names, left))
+            self._pipeline.comparisons.update(dict.fromkeys(plan.methods, left))
         return is_known
 
-    def keep(self, names: Sequence[str], part: str, program: str, directory: Path, *, sources: bool) -> None:
+    def keep(self, plan: LowerPlan, part: str, program: str, directory: Path, *, sources: bool) -> None:
         """Keeps the files in a directory as a result, if the build goes on without an error. The arguments are those of
         `fetch`."""
-        self.found[self._key(names, part, program, sources)] = directory
+        self.found[self._key(plan, part, program, sources)] = directory
 
-    def _key(self, names: Sequence[str], part: str, program: str, sources: bool) -> str:
-        run, plan = self._pipeline, self._pipeline.request.plan
-        others = {f"{METHODS}/{other}.pt2" for other in plan.methods if other not in names}
+    def _key(self, plan: LowerPlan, part: str, program: str, sources: bool) -> str:
+        run = self._pipeline
+        others = {f"{METHODS}/{other}.pt2" for other in run.request.plan.methods if other not in plan.methods}
         reads = {
             **_exported(run, {LINES, NOTES, EXAMPLES, CONSTANTS, CONSTANT_TENSORS, *others}),
             **({"sources": run.request.described["sources"]} if sources else {}),
-            "examples": _examples(run.export.directory / EXAMPLES, names),
+            "examples": _examples(run.export.directory / EXAMPLES, plan.methods),
             "program": program,
             "part": part,
         }
-        return run.key("executorch-compared-key/v1", "compare", plan.compare_plan.of_methods(names), reads)
+        return run.key("executorch-compared-key/v1", "compare", plan, reads)
 
 
 def _examples(path: Path, names: Collection[str]) -> dict[str, object]:

@@ -193,9 +193,10 @@ class Rounding:
 
 def _parts(value: torch.Tensor, flat: bool) -> Sequence[torch.Tensor]:
     """Views that together are a tensor: the numbers on the way to a changed part take several times its memory."""
-    if flat:
-        return value.view(-1).split(_IN_CACHE)
-    return value.tensor_split(value.numel() // _AT_ONCE + 1)
+    parts: Sequence[torch.Tensor] = (
+        value.view(-1).split(_IN_CACHE) if flat else value.tensor_split(value.numel() // _AT_ONCE + 1)
+    )
+    return parts
 
 
 def _moved(value: torch.Tensor, salt: tuple[int, int], relative: float) -> torch.Tensor:

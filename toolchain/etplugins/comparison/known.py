@@ -13,10 +13,12 @@ the calls of all three.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from etplugins.comparison.parts import ComparePlan
 
 NOT = "was not compared with PyTorch:"
 """Begins a note about a method, before the reason."""
@@ -31,18 +33,18 @@ _LARGEST_CALLS = 64 << 20
 class Known(Protocol):
     """Where results are kept."""
 
-    def fetch(self, names: Sequence[str], part: str, program: str, directory: Path, *, sources: bool) -> bool:
+    def fetch(self, plan: ComparePlan, part: str, program: str, directory: Path, *, sources: bool) -> bool:
         """Fills an empty directory with a result of some methods. Returns False if it is unknown.
 
         Args:
-            names: The methods, which are compared together.
+            plan: The plan for comparing them by themselves. They are compared together.
             part: What they were compared with: `runtime` or `model`.
             program: The digest of their part of the program.
             directory: The directory.
             sources: Whether the sources of the model decide the result.
         """
 
-    def keep(self, names: Sequence[str], part: str, program: str, directory: Path, *, sources: bool) -> None:
+    def keep(self, plan: ComparePlan, part: str, program: str, directory: Path, *, sources: bool) -> None:
         """Keeps the files in a directory as a result, if the build goes on without an error. The arguments are those of
         `fetch`."""
 
@@ -52,7 +54,7 @@ class Group:
     """Methods that are compared together: those that share state, or one.
 
     Attributes:
-        names: Their names.
+        plan: The plan for comparing them by themselves.
         scratch: A directory for files of the comparison. `made` makes it.
         with_model: Whether one of them is compared with the model, too.
         program: The digest of their part of the program. Empty if it is unknown.
@@ -60,7 +62,7 @@ class Group:
         of_model: The same of the comparison with the model.
     """
 
-    names: list[str]
+    plan: ComparePlan
     scratch: Path
     with_model: bool
     program: str = ""
@@ -69,12 +71,17 @@ class Group:
     _fetched: set[str] = field(default_factory=set)
 
     @classmethod
-    def made(cls, names: list[str], scratch: Path, with_model: bool) -> Group:
+    def made(cls, plan: ComparePlan, scratch: Path, with_model: bool) -> Group:
         """Makes the directory for files of the comparison."""
-        group = cls(names, scratch, with_model)
+        group = cls(plan, scratch, with_model)
         for directory in (scratch, group._place(_RUNTIME), group._place(_MODEL)):
             directory.mkdir()
         return group
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the methods, sorted."""
+        return sorted(self.plan.methods)
 
     @property
     def calls(self) -> Path:
@@ -107,7 +114,7 @@ class Group:
             self._keep(known, _MODEL, self.of_model, sources=True)
 
     def _fetch(self, known: Known, part: str, *, sources: bool) -> dict[str, str] | None:
-        if not known.fetch(self.names, part, self.program, self._place(part), sources=sources):
+        if not known.fetch(self.plan, part, self.program, self._place(part), sources=sources):
             return None
         self._fetched.add(part)
         notes: dict[str, str] = json.loads((self._place(part) / NOTES).read_bytes())
@@ -117,7 +124,7 @@ class Group:
         if notes is None or part in self._fetched or any(each.startswith((NOT, IN_PART)) for each in notes.values()):
             return
         (self._place(part) / NOTES).write_text(json.dumps(notes), "utf-8")
-        known.keep(self.names, part, self.program, self._place(part), sources=sources)
+        known.keep(self.plan, part, self.program, self._place(part), sources=sources)
 
     def _place(self, part: str) -> Path:
         return self.scratch / part

@@ -197,7 +197,7 @@ def _groups(plan: ComparePlan, files: ProgramFiles, wanted: list[str], scratch: 
     """Yields the methods that are compared together: those that share state, or one."""
     with_model = {*witnesses(plan)}
     for number, names in enumerate([wanted] if files.shares_state else [[name] for name in wanted]):
-        yield Group.made(names, scratch / str(number), not with_model.isdisjoint(names))
+        yield Group.made(plan.of_methods(names), scratch / str(number), not with_model.isdisjoint(names))
 
 
 def _parts(built: Built, groups: Sequence[Group]) -> Iterator[str]:
