@@ -26,6 +26,7 @@ from etbuild.steps.saved_export import LoweringJob, load_custom_ops, pytorch_imp
 from etbuild.surroundings.process_state import undone
 from etplugins.comparison.beside import Beside
 from etplugins.comparison.compared_methods import ComparedMethods, import_all, weights_of_adapters
+from etplugins.comparison.known import IN_PART
 from etplugins.comparison.parts import ComparePlan
 
 if TYPE_CHECKING:
@@ -245,7 +246,7 @@ def _first_wrong(known: _Known, eager: Mapping[str, EagerMethod], file: Path) ->
     from etplugins.comparison.model import ModelComparison
 
     given = torch.load(file, weights_only=True)
-    forms = pickle.loads(given["forms"])  # safe: this build has written it
+    forms = pickle.loads(given["forms"])  # safe: this build or an earlier one has written it
 
     def exported() -> Comparison:
         from etplugins.comparison.compare import Comparison
@@ -256,7 +257,7 @@ def _first_wrong(known: _Known, eager: Mapping[str, EagerMethod], file: Path) ->
     calibrated = {name for name, method in known.job.plan.exported.methods.items() if method.quantized_after_export}
     comparison = ModelComparison(eager, forms, tolerances, calibrated, exported)
     wrong = comparison.first_wrong(given["calls"])
-    notes = {name: f"was compared with the model {what}" for name, what in comparison.notes.items()}
+    notes = {name: f"{IN_PART} {what}" for name, what in comparison.notes.items()}
     for name, loss in comparison.losses.items():
         notes.setdefault(name, f"is quantized: {loss} against the float model")
     whole = wrong is None and not comparison.notes
