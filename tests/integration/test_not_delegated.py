@@ -64,7 +64,12 @@ def test_operators_that_no_backend_took_have_a_reason(build: Build, capfd: pytes
     method = made.json("net.report.json")["methods"]["forward"]
     rows = {row["operator"]: row for row in method["why_not"]}
     assert rows["aten::mean.dim"] == {"operator": "aten::mean.dim", "calls": 1, "layers": [], "why_not": MEAN}
-    assert rows["aten::embedding"] == {"operator": "aten::embedding", "calls": 1, "layers": ["embed"], "why_not": NO_RULE}
+    assert rows["aten::embedding"] == {
+        "operator": "aten::embedding",
+        "calls": 1,
+        "layers": ["embed"],
+        "why_not": NO_RULE,
+    }
     assert "aten::native_layer_norm" not in rows
     for operator, row in rows.items():  # each stands for calls that are outside of all delegates
         assert row["calls"] <= method["operators"]["fallback"][operator]

@@ -61,7 +61,7 @@ class _Float32(GenericNodePartitionerConfig):
 
 
 class _NormConfig(_Float32):
-    """Norms of which only the first result is read."""
+    """Norms. Nothing reads their other results, which are the mean and the deviation."""
 
     def is_usual(self, node: Any) -> bool:
         """As the base says."""
