@@ -37,7 +37,7 @@ def inputs(x: torch.Tensor, mean: float) -> list[torch.Tensor]:
     return [x + mean, torch.full_like(x, mean + 0.3), far + mean]
 
 
-NORMS = {
+NORMS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "layer norm": (lambda: nn.LayerNorm(24), (3, 8, 24)),
     "without weights": (lambda: nn.LayerNorm(24, eps=1e-12, elementwise_affine=False), (3, 8, 24)),
     "of several dimensions": (lambda: nn.LayerNorm((8, 24)), (3, 8, 24)),

@@ -42,7 +42,7 @@ _LEAST_EPS = 1e-30  # XNNPACK's `rsqrt` gives NaN for numbers that are nearly 0
 _IMAGE_DIMENSIONS = 4
 
 
-class _Float32(GenericNodePartitionerConfig):
+class _Float32(GenericNodePartitionerConfig):  # type: ignore[misc]  # of a package without types
     """An operator of float32 tensors that becomes several of XNNPACK's operators."""
 
     def supported_precision_types(self) -> list[ConfigPrecisionType]:
@@ -162,11 +162,12 @@ def _also_of_rows(config: Any) -> Callable[[Any, Any], bool]:
 
 def _is_of_rows(node: Any) -> bool:
     """Whether a node is the mean of each row of a float32 tensor, and keeps the dimension with the size 1."""
-    if node.target is not _ATEN.mean.dim:
+    if node.target is not _ATEN.mean.dim or node.kwargs:
         return False
-    given, dims, keeps, *_ = (*node.args, False)
+    given, dims = node.args[:2]
+    keeps = len(node.args) > 2 and bool(node.args[2])
     value = given.meta["val"]
-    is_last = isinstance(dims, Sequence) and [dim % value.dim() for dim in dims] == [value.dim() - 1]
+    is_last: bool = isinstance(dims, Sequence) and [dim % value.dim() for dim in dims] == [value.dim() - 1]
     is_float32 = value.dtype is torch.float32 and node.meta["val"].dtype is torch.float32
     return is_last and keeps and is_float32 and value.dim() > 1 and not is_dequant(given) and _has_rows(given, 1)
 
