@@ -29,25 +29,26 @@ class Net(nn.Module):
         self.convolutions = nn.ModuleList(nn.Conv2d(2, 2, 3, padding=1) for _ in range(3))
         self.norm = nn.BatchNorm2d(2)
         self.state = nn.Buffer(torch.zeros(8))
+        self.cache = nn.Buffer(torch.zeros(2, 8, 8))
 
     def forward(self, x: torch.Tensor) -> Any:
         return self.method(self, x)
 
 
-@torch.library.custom_op("traced_calls::twice", mutates_args=())
+@torch.library.custom_op("traced_calls::twice", mutates_args=())  # type: ignore[untyped-decorator]
 def twice(x: torch.Tensor) -> torch.Tensor:
     return x * 2
 
 
-@twice.register_fake
+@twice.register_fake  # type: ignore[untyped-decorator]
 def _(x: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(x)
 
 
 def attention(net: Net, x: torch.Tensor) -> torch.Tensor:
     for layer in net.linears:
-        parts = [part.view(2, 8, 2, 4).transpose(1, 2) for part in (layer(x), layer(x), layer(x) + 1)]
-        mixed = F.scaled_dot_product_attention(*parts, is_causal=True)
+        q, k, v = [part.view(2, 8, 2, 4).transpose(1, 2) for part in (layer(x), layer(x), layer(x) + 1)]
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = F.layer_norm(x + mixed.transpose(1, 2).reshape(2, 8, 8), (8,))
     return x
 
@@ -97,6 +98,13 @@ def written_buffer(net: Net, x: torch.Tensor) -> torch.Tensor:
     return x
 
 
+def written_cache(net: Net, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    for layer in net.linears:
+        net.cache[:, 1:3] = layer(x)[:, :2].detach()
+        x = F.layer_norm(x + net.cache.view(2, 8, 8) + layer(net.cache.transpose(1, 2)), (8,))
+    return x, net.cache.view(-1), net.cache[:, 0], net.cache.transpose(0, 1) + 1
+
+
 def written_view(net: Net, x: torch.Tensor) -> torch.Tensor:
     x = x + 1
     for _ in range(3):
@@ -136,7 +144,7 @@ def sizes(net: Net, x: torch.Tensor) -> torch.Tensor:
 
 ALL = [
     *(attention, views, aliases, one_argument_twice, several_results, literals, images, written_buffer, written_view),
-    *(written_statistics, random_numbers, custom, branches, sizes),
+    *(written_cache, written_statistics, random_numbers, custom, branches, sizes),
 ]
 
 
@@ -213,6 +221,13 @@ def test_a_method_that_writes_is_traced_as_a_whole(method: Method, repeats: list
     with trace_calls_once.trace_calls_once():
         exported(method).run_decompositions({})
     assert not repeats
+
+
+def test_a_functional_method_may_write_at_the_end(repeats: list[None]) -> None:
+    functional, _ = decomposed(exported(written_cache))
+    with trace_calls_once.trace_calls_once():
+        functional.run_decompositions({})
+    assert repeats
 
 
 def test_no_two_nodes_share_a_tensor() -> None:

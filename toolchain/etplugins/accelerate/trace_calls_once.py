@@ -7,10 +7,12 @@ a model have equal calls.
 Here the nodes of the first of equal calls are noted. For each later one, the tracer makes the same nodes again, in
 the same order, so that names are the same too. Each gets the provenance of its own call, and each tensor is a new one.
 
-This is done only for graphs without symbolic sizes, and only if no operator writes to its arguments, so that it does
-not matter which tensors share memory. A call is noted only if all that it made is understood: nodes of PyTorch's own
-operators, whose arguments are tensors among the call's arguments, other nodes of the call, or constants. PyTorch also
-runs the graph without a tracer, to see which tensors share memory. There, a call is noted if its result shares none.
+This is done only for arguments without symbolic sizes, in graphs where no operator writes to its arguments, so that
+it does not matter which tensors share memory. The exception are the writes to inputs at the end of a functional
+graph; calls that read the memory of such an input are traced as before. A call is noted only if all that it made is
+understood: nodes of PyTorch's own operators, whose arguments are tensors among the call's arguments, other nodes of
+the call, or constants. PyTorch also runs the graph without a tracer, to see which tensors share memory. There, a call
+is noted if its result shares none.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, TensorMetadata, extract_tensor_metadata
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.export import exported_program
-from torch.fx import Node, Proxy
+from torch.fx import Graph, Node, Proxy
 from torch.fx import traceback as fx_traceback
 from torch.fx.experimental.proxy_tensor import PythonKeyTracer, _ProxyTensor, get_proxy_mode
 from torch.fx.experimental.symbolic_shapes import PropagateUnbackedSymInts
@@ -45,7 +47,6 @@ _OF_THE_NODE = {"val", "tensor_meta", "original_aten"}
 
 _fields = operator.attrgetter(*(field.name for field in dataclasses.fields(TensorMetadata)))
 _run_node = PropagateUnbackedSymInts.run_node
-_decompose = exported_program._decompose_exported_program
 
 
 class _Unknown(Exception):
@@ -78,8 +79,9 @@ class _Step:
 class _Run:
     """One run of a graph. Without a tracer, a call is noted only if its result shares no memory with its arguments."""
 
-    def __init__(self, tracer: PythonKeyTracer | None) -> None:
+    def __init__(self, tracer: PythonKeyTracer | None, written: list[Node]) -> None:
         self._tracer = tracer
+        self._written = written
         self._templates: dict[Hashable, tuple[list[_Step], Any] | None] = {}
         # By identity. The tensors are kept, so that no other gets the same identity.
         self._kinds: dict[int, tuple[torch.Tensor, Hashable]] = {}
@@ -89,6 +91,8 @@ class _Run:
         args, kwargs = interpreter.fetch_args_kwargs_from_env(node)
         tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         try:
+            if self._written:
+                self._check_unwritten(interpreter, tensors)
             with torch._C.DisableTorchFunction():  # the tracer has a mode that looks at each attribute of a tensor
                 key = node.target, self._described((args, kwargs), {id(each): n for n, each in enumerate(tensors)})
                 nodes = [*map(self._node, tensors)] if self._tracer else []
@@ -105,6 +109,12 @@ class _Run:
             with torch._C.DisableTorchFunction():
                 self._templates[key] = self._noted(last, node, tensors, nodes, result)
         return result
+
+    def _check_unwritten(self, interpreter: PropagateUnbackedSymInts, tensors: list[Any]) -> None:
+        """Fails if an argument shares memory with an input that is written at the end."""
+        written = {_memory(interpreter.env[node]) for node in self._written if node in interpreter.env}
+        if not written.isdisjoint(map(_memory, tensors)):
+            raise _Unknown
 
     def _described(self, value: Any, numbers: dict[int, int]) -> Hashable:
         """A key for arguments. Equal tensors at different places have other keys than different tensors."""
@@ -151,7 +161,7 @@ class _Run:
                 return _Place(positions[id(leaf)], False)
             if type(leaf) is not FunctionalTensor or leaf.requires_grad or not _is_simple(_inner(leaf)):
                 raise _Unknown
-            found.append(places[self._node(leaf)] if self._tracer else _inner(leaf))
+            found.append(places.get(self._node(leaf)) if self._tracer else _inner(leaf))
             return found[-1]
 
         try:
@@ -161,7 +171,7 @@ class _Run:
                 places[made] = _Place(len(steps) - 1, True)
                 made = made._next
             noted = pytree.tree_map(place, result)
-            if self._tracer and (len({*found}) < len(found) or not all(each.is_own for each in found)):
+            if self._tracer and (len({*found}) < len(found) or not all(each and each.is_own for each in found)):
                 return None
             if not self._tracer and _share_memory([*map(_inner, tensors), *found]):
                 return None
@@ -242,6 +252,7 @@ def _is_simple(value: Any) -> bool:
         and not leaf._has_symbolic_sizes_strides
         and leaf.layout is torch.strided
         and not (leaf.is_quantized or leaf.requires_grad or leaf.is_conj() or leaf.is_neg())
+        and leaf.untyped_storage().nbytes() % leaf.element_size() == 0
         for leaf in pytree.tree_leaves(value)
     )
 
@@ -251,17 +262,37 @@ def _share_memory(tensors: list[Any]) -> bool:
     return len(memories) < len({*map(id, tensors)})
 
 
-def _writes(node: Node) -> bool:
-    """Whether a node may have an effect besides its result."""
+def _memory(tensor: Any) -> int:
+    """What functional tensors have in common that share memory."""
+    if type(tensor) is not FunctionalTensor:
+        raise _Unknown
+    with torch._C.DisableTorchFunction():
+        number: int = tensor.elem.untyped_storage()._cdata
+    return number
+
+
+def _written_at_the_end(graph: Graph) -> list[Node] | None:
+    """The inputs that the last nodes of a graph write. None: other nodes may write too, or are not understood."""
+    nodes, written = [*graph.nodes], []
+    while nodes and (nodes[-1].op == "output" or nodes[-1].target is torch.ops.aten.copy_.default):
+        node = nodes.pop()
+        if node.op != "output":
+            written.append(node.args[0])
+    understood = all(map(_is_understood, nodes)) and all(node.op in ("get_attr", "placeholder") for node in written)
+    return written if understood else None
+
+
+def _is_understood(node: Node) -> bool:
+    """Whether a node has no effect besides its result, and the tracer makes no metadata that depend on other nodes."""
     if node.op != "call_function" or node.target is operator.getitem:
-        return node.op == "call_module" and node.target != "_guards_fn"
-    return not isinstance(node.target, OpOverload) or node.target._schema.is_mutable
+        return bool(node.op != "call_module" or node.target == "_guards_fn")
+    return isinstance(node.target, OpOverload) and not node.target._schema.is_mutable and "torch_fn" in node.meta
 
 
 def _is_known(node: Node) -> bool:
     """Whether a node calls an operator of PyTorch whose result depends on the arguments alone."""
     target = node.target
-    return isinstance(target, OpOverload) and target.namespace in _NAMESPACES and not _STATEFUL & set(target.tags)
+    return isinstance(target, OpOverload) and target.namespace in _NAMESPACES and _STATEFUL.isdisjoint(target.tags)
 
 
 @contextlib.contextmanager
@@ -270,10 +301,10 @@ def _calls_once() -> Iterator[None]:
 
     def run_node(self: PropagateUnbackedSymInts, node: Node) -> Any:
         if self not in runs:
-            mode = get_proxy_mode()
+            mode, written = get_proxy_mode(), _written_at_the_end(self.graph)
             tracer = mode.tracer if mode is not None else None
-            understood = isinstance(tracer, PythonKeyTracer | None) and not any(map(_writes, self.graph.nodes))
-            runs[self] = _Run(tracer) if understood else None
+            understood = isinstance(tracer, PythonKeyTracer | None)
+            runs[self] = _Run(tracer, written) if written is not None and understood else None
         run = runs[self]
         return _run_node(self, node) if run is None or not _is_known(node) else run.call(self, node)
 
@@ -281,16 +312,17 @@ def _calls_once() -> Iterator[None]:
         yield
 
 
-def _decompose_calls_once(*arguments: Any, **options: Any) -> Any:
-    try:
-        with _calls_once():
-            return _decompose(*arguments, **options)
-    except _Written:
-        return _decompose(*arguments, **options)
-
-
 @contextlib.contextmanager
 def trace_calls_once() -> Iterator[None]:
     """Returns a context manager in which ExecuTorch traces equal calls once, when it decomposes operators."""
-    with replaced(exported_program, "_decompose_exported_program", _decompose_calls_once):
+    decompose = exported_program._decompose_exported_program
+
+    def decompose_faster(*arguments: Any, **options: Any) -> Any:
+        try:
+            with _calls_once():
+                return decompose(*arguments, **options)
+        except _Written:
+            return decompose(*arguments, **options)
+
+    with replaced(exported_program, "_decompose_exported_program", decompose_faster):
         yield
