@@ -290,7 +290,7 @@ def _is_understood(node: Node) -> bool:
 
 
 def _is_known(node: Node) -> bool:
-    """Whether a node calls an operator of PyTorch whose result depends on the arguments alone."""
+    """Whether a node calls an operator of PyTorch whose result depends only on the arguments."""
     target = node.target
     return isinstance(target, OpOverload) and target.namespace in _NAMESPACES and _STATEFUL.isdisjoint(target.tags)
 
