@@ -4,13 +4,11 @@ A stand-in for rules_python gives the targets and the interpreter that it would 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import shutil
 import subprocess
 import sys
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -60,6 +58,7 @@ def bazel(packages: Path, rules: Path, modern_bazel: Build, tmp_path_factory: py
     those of the targets of rules_python."""
     shared = tmp_path_factory.mktemp("shared")
     [site] = (packages / "venv/lib").glob("python3.*/site-packages")
+    cache = (packages / "venv").resolve().parents[2]  # all packages of a user are there
 
     def run(example: str, verb: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         options = [
@@ -67,10 +66,11 @@ def bazel(packages: Path, rules: Path, modern_bazel: Build, tmp_path_factory: py
             f"--override_repository=rules_executorch~~executorch~rules_executorch_packages={packages}",
             f"--repo_env=PYTHON_3_11={(packages / 'venv/bin/python').resolve()}",
             f"--repo_env=SITE_PACKAGES={site}",
+            f"--repo_env=RULES_EXECUTORCH_CACHE={cache}",
             f"--symlink_prefix={shared}/{example}-",
             "--spawn_strategy=linux-sandbox,local",
         ]
-        binds = [packages, rules, STAND_IN, shared]
+        binds = [packages, cache, rules, STAND_IN, shared]
         return modern_bazel(rules / "examples" / example, binds, verb, *options, *arguments)
 
     run.__dict__["outputs"] = shared
@@ -87,32 +87,12 @@ def built(bazel: Build, example: str, target: str) -> dict[str, Path]:
     return {Path(name).name: root / name for name in found}
 
 
-@pytest.fixture(scope="module")
-def with_einops(rules: Path, packages: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A packages.pex with one package more, as CI would build it from the locks of examples/toolchains."""
-    directory = tmp_path_factory.mktemp("more")
+def test_two_toolchains_build_two_programs_in_one_command(rules: Path, bazel: Build, tmp_path: Path) -> None:
+    """The second one has a package more, and an interpreter by its label."""
     lock = rules / "examples/toolchains/einops.lock"
     command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--require-hashes", "-r", str(lock)]
-    if subprocess.run([*command, "-d", str(directory)], check=False).returncode:
+    if subprocess.run([*command, "-d", str(tmp_path)], check=False).returncode:
         pytest.skip("no package index here")
-    file = directory / "packages.pex"
-    shutil.copyfile(packages / "packages.pex", file)
-    [wheel] = directory.glob("*.whl")
-    with zipfile.ZipFile(wheel) as added, zipfile.ZipFile(file, "a") as archive:
-        for entry in added.infolist():
-            archive.writestr(entry, added.read(entry))
-    return file
-
-
-def test_two_toolchains_build_two_programs_in_one_command(rules: Path, bazel: Build, with_einops: Path) -> None:
-    """The second one has a package more, in a file, and an interpreter by its label."""
-    with with_einops.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    module = rules / "examples/toolchains/MODULE.bazel"
-    lock = '    extra_requirements = ["//:einops.lock"],\n'
-    given = f'    packages = {{"sha256": "{digest}", "url": "{with_einops.as_uri()}"}},\n'
-    assert module.read_text().count(lock) == 1
-    module.write_text(module.read_text().replace(lock, lock + given))
     made = built(bazel, "toolchains", "//...")
     assert {"patches.pte", "einops_patches.pte"} <= made.keys()
     used = {name: json.loads(made[f"{name}.index.json"].read_text()) for name in ("patches", "einops_patches")}
