@@ -179,7 +179,9 @@ def test_an_interpreter_by_its_path_has_its_version_in_the_keys(rules: Path, baz
 def test_what_the_driver_needs_has_to_be_there(rules: Path, bazel: Build) -> None:
     build = rules / "examples/pypi/BUILD"
     text = build.read_text()
-    build.write_text(text.replace('        "@pypi//rich",\n', ""))
+    names = re.findall(r'"(.+)",', (rules / "rules/private/package_facts.bzl").read_text().partition("]")[0])
+    labels = [f"@pypi//{name.replace('-', '_')}" for name in names if name != "rich"]
+    build.write_text(text.replace('hub = "@pypi"', f"deps = {json.dumps(labels)}"))
     try:
         said = bazel("pypi", "build", "--nobuild", "//:net").stderr
     finally:

@@ -81,6 +81,9 @@ CPU_BUILDS = {cpu_builds}
 # The constraints of each kind of machine that packages can be for, by the name that rules_python gives it.
 PLATFORMS = {platforms}
 '''
+_REQUIREMENTS = """\
+# What the driver needs, for the lock of a workspace. `make reference` writes this file; do not edit.
+"""
 _RULES_PYTHON = {"arm64": "aarch64", "darwin": "osx"}
 _CONSTRAINTS = {"osx": "macos"}
 
@@ -88,7 +91,11 @@ _CONSTRAINTS = {"osx": "macos"}
 def files(root: Path) -> dict[str, str]:
     """Returns the content of each file by its path in the repository."""
     project = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]
-    return {"rules/private/facts.bzl": _of_programs(), "rules/private/package_facts.bzl": _of_packages(project)}
+    return {
+        "rules/private/facts.bzl": _of_programs(),
+        "rules/private/package_facts.bzl": _of_packages(project),
+        "toolchain/requirements.in": _REQUIREMENTS + "".join(f"{text}\n" for text in project["dependencies"]),
+    }
 
 
 def _of_programs() -> str:
