@@ -419,7 +419,10 @@ def reuse_bytecode(site: Path, others: list[Path]) -> None:
         if source.stat().st_ino in known:
             own = Path(cache_from_source(str(source)))
             own.parent.mkdir(exist_ok=True)
-            own.hardlink_to(known[source.stat().st_ino])
+            try:
+                own.hardlink_to(known[source.stat().st_ino])
+            except OSError:  # it is mounted from elsewhere
+                return
 
 
 def normal_record(record: Path) -> tuple[str, str]:

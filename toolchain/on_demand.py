@@ -262,6 +262,12 @@ def make(packages: str, directory: str) -> None:
     shutil.copyfile(__file__, os.path.join(site, f"{module}.py"))
     with open(os.path.join(site, f"{module}.pth"), "w", encoding="utf-8") as file:
         file.write(f"import {module}; {module}.install({packages!r})\n")
+    # What a step may read includes what is behind links here: a package may be imported late. A sandbox may have a link
+    # for each file of PACKAGES.
+    os.symlink(packages, os.path.join(site, f"{module}.packages"))
+    os.symlink(
+        os.path.dirname(os.path.realpath(os.path.join(packages, "python"))), os.path.join(site, f"{module}.files")
+    )
 
 
 def _home() -> str:

@@ -90,6 +90,7 @@ def modern_bazel(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., subp
 
     def run(workspace: Path, binds: Sequence[Path], *arguments: str) -> subprocess.CompletedProcess[str]:
         links = [(bind / "venv").resolve().parent for bind in binds if (bind / "venv").is_symlink()]
+        links = [link for link in links if not any(link.is_relative_to(bind) for bind in binds)]
         bound = " ".join(map(str, (*binds, *links, workspace)))
         environment = {**os.environ, "BAZEL7_BIND": bound, "BAZEL7_OUTPUT_ROOT": output_root}
         full = [command, str(workspace), *SHORT_LIVED, *arguments]

@@ -168,6 +168,16 @@ def test_installed_packages_are_split_in_the_same_way(pex: Path, packages: Path,
     }
 
 
+def test_a_step_may_read_packages_that_it_imports_late(packages: Path, tmp_path: Path) -> None:
+    """It reads nothing but what is declared or installed, or behind links beside what is installed."""
+    linked = tmp_path / "linked"  # as in a sandbox
+    linked.mkdir()
+    for path in packages.iterdir():
+        (linked / path.name).symlink_to(path)
+    site = Environment(linked, tmp_path / "environment").site
+    assert {linked, packages} <= {Path(each).resolve() for each in site.iterdir() if each.is_symlink()}
+
+
 def test_what_one_environment_changes_is_not_in_the_next(packages: Path, tmp_path: Path) -> None:
     first, second = (Environment(packages, tmp_path / name) for name in ("one", "two"))
     first.run("import first.below as b; open(b.__file__, 'a').write('f = lambda: 1\\n')")
