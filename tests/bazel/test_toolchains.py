@@ -4,6 +4,7 @@ A stand-in for rules_python gives the targets and the interpreter that it would 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import shutil
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers import commands
+from tests.helpers.snippets import snippets
 from tests.helpers.workspaces import REPOSITORY
 
 STAND_IN = REPOSITORY / "tests/bazel/stubs/rules_python"
@@ -87,14 +89,42 @@ def built(bazel: Build, example: str, target: str) -> dict[str, Path]:
     return {Path(name).name: root / name for name in found}
 
 
+def with_the_backend(example: Path, wheel: Path) -> str:
+    """Adds what the page about backends writes: the lock, and the target, here in the second toolchain. Returns the
+    label of the lock."""
+    blocks = [
+        each.text for each in snippets() if each.page.endswith("custom-backend.md") and each.language == "starlark"
+    ]
+    [label] = re.findall(r'extra_requirements = \["(//third_party:tally.lock)"\]', blocks[0])
+    (example / "third_party").mkdir()
+    (example / "third_party/BUILD").write_text('exports_files(["tally.lock"])\n')
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    (example / "third_party/tally.lock").write_text(f"etbuild-tally==1.0 --hash=sha256:{digest}\n")
+    (example / "tally").mkdir()
+    for name in ("model.py", "tally.yaml"):
+        shutil.copy(example.parent / "third_party_backend" / name, example / "tally")
+    target = blocks[1].replace("    srcs", '    toolchain = "with_einops",\n    srcs')
+    (example / "tally/BUILD").write_text(target)
+    return label
+
+
 def test_two_toolchains_build_two_programs_in_one_command(rules: Path, bazel: Build, tmp_path: Path) -> None:
-    """The second one has a package more, and an interpreter by its label."""
+    """The second one has two packages more, and an interpreter by its label. One of them has a backend."""
     lock = rules / "examples/toolchains/einops.lock"
     command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--require-hashes", "-r", str(lock)]
     if subprocess.run([*command, "-d", str(tmp_path)], check=False).returncode:
         pytest.skip("no package index here")
+    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "--no-index"]
+    source = shutil.copytree(rules / "examples/third_party_backend", tmp_path / "source/tally")
+    subprocess.run([*command, "-w", str(tmp_path), str(source)], check=True)
+    [wheel] = tmp_path.glob("etbuild_tally-*.whl")
+    module = rules / "examples/toolchains/MODULE.bazel"
+    line = '    extra_requirements = ["//:einops.lock"],\n'
+    assert module.read_text().count(line) == 1
+    more = line.replace("]", f', "{with_the_backend(module.parent, wheel)}"]')
+    module.write_text(module.read_text().replace(line, f'{more}    pip_args = ["--find-links={tmp_path}"],\n'))
     made = built(bazel, "toolchains", "//...")
-    assert {"patches.pte", "einops_patches.pte"} <= made.keys()
+    assert {"patches.pte", "einops_patches.pte", "tally.pte"} <= made.keys()
     used = {name: json.loads(made[f"{name}.index.json"].read_text()) for name in ("patches", "einops_patches")}
     assert "einops" in used["einops_patches"]["inputs"]["toolchain"]["distributions"]
     assert "einops" not in used["patches"]["inputs"]["toolchain"]["distributions"]
