@@ -335,7 +335,7 @@ def test_buck2_builds_the_example(tmp_path: Path, packages: Path) -> None:
     root = shutil.copytree(PROJECT, tmp_path / "project")
     for name in ("contrib", "rules", "toolchain"):
         shutil.copytree(REPOSITORY / name, root / "rules_executorch" / name)
-    pack = [packages / "venv/bin/python", "-E", "-s", "-S", REPOSITORY / "toolchain/packages_file.py"]
+    pack: list[str | Path] = [packages / "venv/bin/python", "-E", "-s", "-S", REPOSITORY / "toolchain/packages_file.py"]
     files = [packages / "packages.json", root / "toolchains/packages.pex", (packages / "venv").resolve()]
     subprocess.run([*pack, *files], check=True)
     try:

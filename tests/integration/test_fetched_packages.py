@@ -54,7 +54,7 @@ def build(tmp_path: Path, cache: Path) -> Build:
 
     def run(python: str, out: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         locks = [word for name in ("cpu", "cuda") for word in (f"--{name}", f"{name}.lock")]
-        command = [python, TOOLCHAIN / "build_packages.py", "--requirements", "own.lock", *locks]
+        command: list[str | Path] = [python, TOOLCHAIN / "build_packages.py", "--requirements", "own.lock", *locks]
         command += ["--build", TOOLCHAIN / "requirements-build.lock", "--out", out, *arguments]
         environment = {**os.environ, "RULES_EXECUTORCH_CACHE": str(cache)}
         return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)

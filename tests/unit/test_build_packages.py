@@ -193,7 +193,7 @@ def test_packages_are_packed_and_unpacked(builder: ModuleType, tmp_path: Path) -
     assert [path.name for path in sorted((tmp_path / "site/tiny").iterdir())] == ["__init__.py", "run.sh"]
     modes = [(tmp_path / "site/tiny" / name).stat().st_mode & 0o777 for name in ("run.sh", "__init__.py")]
     assert modes == [0o755, 0o644]
-    command = [sys.executable, files[0], "-c", "import sys, tiny; print(tiny.VALUE, sys.prefix)"]
+    command: list[str | Path] = [sys.executable, files[0], "-c", "import sys, tiny; print(tiny.VALUE, sys.prefix)"]
     environment = {**os.environ, "PEX_ROOT": str(tmp_path / "root")}
     said = [subprocess.check_output(command, env=environment, text=True) for _ in range(2)]
     assert said[0] == said[1]
