@@ -13,7 +13,7 @@ import functools
 import importlib
 import importlib.util
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -26,6 +26,8 @@ ROOT = Path(__file__).parents[1]
 PLACES = ("etplugins", "etkit")
 """The packages whose directories are plug-ins: what builds need, and what people use around builds."""
 FILE = "plugin.json"
+LIST = "plugins.txt"
+"""The file with the names of the plug-ins that an action hands on to later ones."""
 ANY = "*"
 """Stands for all plug-ins, where a target names those that it needs."""
 STEPS_OF_GROUPS = {"manifest_keys": "plan", "manifest_section": "plan", "step_plan": "plan", "report_part": "report"}
@@ -89,7 +91,7 @@ class Plugin:
 def plugins() -> dict[str, Plugin]:
     """All plug-ins by their packages, sorted."""
     files = {f"{place}.{file.parent.name}": file for place in PLACES for file in (ROOT / place).glob(f"*/{FILE}")}
-    files |= {package: directory / FILE for package, directory in _given.items()}
+    files = {package: directory / FILE for package, directory in _given.items()} | files
     return {package: _read(files[package], package) for package in sorted(files)}
 
 
@@ -121,6 +123,31 @@ def add(directories: Iterable[Path]) -> None:
         sys.meta_path.insert(0, _Given)
     for cache in (plugins, group, of_all_programs, driver):
         cache.cache_clear()
+
+
+def hand_on(names: Collection[str], directory: Path) -> list[str]:
+    """Copies those of the added plug-ins that have these names, for `handed` in the action of a later step. Returns
+    their names."""
+    of_names = {each.name: each.directory for each in map(plugins().__getitem__, sorted(_given))}
+    chosen = {name: place for name, place in of_names.items() if ANY in names or name in names}
+    (directory / LIST).write_text("".join(f"{name}\n" for name in chosen), "utf-8")
+    for name, place in chosen.items():
+        for file in (each for each in place.rglob("*") if each.is_file() and each.parent.name != "__pycache__"):
+            copy = directory / name / file.relative_to(place)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_bytes(file.read_bytes())
+    return [*chosen]
+
+
+def handed(directory: Path) -> list[Path]:
+    """The directories of the plug-ins that an earlier action has handed on."""
+    return [directory / name for name in (directory / LIST).read_text("utf-8").split()]
+
+
+def not_imported() -> list[Path]:
+    """The added plug-ins of which nothing was read: no module, and what they provide stands beside this package."""
+    known = {package for package in _given if ROOT.joinpath(*package.split("."), FILE).exists()}
+    return [_given[package] for package in sorted(known - sys.modules.keys())]
 
 
 class _Given:

@@ -185,6 +185,8 @@ def _without_rule(words: Sequence[str], options: argparse.Namespace) -> list[str
             setattr(options, known[option], value)
         elif option == "--plugin" and value:
             given.append(Path(value))
+        elif option == "--plugins" and value:
+            given += plugins.handed(Path(value))
         else:
             left.append(word)
     if given:

@@ -15,6 +15,7 @@ from etbuild.cli.options import (
     add_path,
     add_repeatable,
     add_rule_names,
+    add_unused_inputs,
     declared,
     inputs,
     settings,
@@ -73,7 +74,11 @@ def add(verbs: Any) -> None:
         "--method-plan NAME=FILE",
         help="write the part of the plan that lowering only this method depends on to FILE",
     )
+    add_repeatable(
+        rule, "--plugins-of STEP=DIR", help="copy those plug-ins of the target that this step of the program needs to DIR"
+    )
     add_path(rule, "--positions FILE", help="write the line numbers of the manifest to FILE")
+    add_unused_inputs(rule)
     other = parser.add_argument_group("for CMake and other tools that compare times")
     add_path(other, "--key-file FILE", help="write the key to FILE unless it is there, and print nothing")
     add_path(other, "--depfile FILE", help="with --key-file: write the files that the key depends on to FILE")
@@ -97,6 +102,7 @@ def run(options: argparse.Namespace) -> int:
             _check_same_export(plan, options.same_export, positions)
         if options.plan is not None:
             plan.check_backends()
+            _hand_on_plugins(plan, manifest.data, options)
             return _write_plans(plan, positions, options)
         from etbuild.files import digests
         from etbuild.key import dependencies, import_graph, key  # in an action of a build rule, `inputs` does not exist
@@ -185,6 +191,22 @@ def _written(path: DocumentPath, positions: Positions) -> DocumentPath:
     """The place in the manifest of a value in a plan. In the plan, each method also has the values that it inherits."""
     inherited = ("defaults", *path[2:])
     return inherited if path[0] == "methods" and path not in positions and inherited in positions else path
+
+
+def _hand_on_plugins(plan: Plan, manifest: Manifest, options: argparse.Namespace) -> None:
+    """Writes the plug-ins for the later steps. No other plug-in can change a result, unless it was imported."""
+    from etbuild import plugins
+    from etbuild.manifest import plugin_sections
+    from etbuild.publishing import artifacts
+
+    needed, handed = plugin_sections.needed(manifest), set[str]()
+    for step, directory in declared("--plugins-of", options.plugins_of).items():
+        names = plan.plugins_of_target(needed, step)
+        with artifacts.whole_directory(directory) as staged:
+            handed.update(plugins.hand_on(names, staged))
+    if options.unused_inputs is not None:
+        unused = [place.relative_to(Path.cwd()) for place in plugins.not_imported() if place.name not in handed]
+        artifacts.replace(options.unused_inputs, "".join(f"{path}\n" for path in unused).encode())
 
 
 def _write_plans(plan: Plan, positions: dict[DocumentPath, Position], options: argparse.Namespace) -> int:
