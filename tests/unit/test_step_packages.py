@@ -14,7 +14,11 @@ import pytest
 from etbuild import plugins
 from etbuild.cli import VERBS
 from etbuild.key import code
+from etbuild.manifest.sections import Manifest, Method
 from etbuild.plan.part import PluginKeys
+from etbuild.plan.plan import from_manifest
+from etbuild.plan.step_plans import LowerPlan
+from etplugins.worker import warm_up
 from tests.helpers.drivers import TOOLCHAIN, driver_of_action, plugin_of_action, rules
 
 DRIVER = TOOLCHAIN / "etbuild"
@@ -183,3 +187,10 @@ def test_the_driver_of_an_action_has_plugins_that_no_target_names(step: str) -> 
     for each in plugins.plugins().values():
         if step in each.always or each.provides.keys() & plugins.AROUND_STEPS:
             assert each.name in code_of
+
+
+def test_a_worker_lowers_a_program_as_a_manifest_would_plan_it() -> None:
+    """An action that lowers has no code for manifests."""
+    method: Method = {"example_inputs": [{"shape": [1, 8]}], "partitioners": [{"backend": "xnnpack", "options": {}}]}
+    manifest: Manifest = {"name": "tiny", "model": {"factory": "tiny:create"}, "methods": {"forward": method}}
+    assert LowerPlan.from_json(warm_up._TINY_PLAN) == from_manifest(manifest).lower_plan

@@ -74,9 +74,7 @@ def add(verbs: Any) -> None:
         "--method-plan NAME=FILE",
         help="write the part of the plan that lowering only this method depends on to FILE",
     )
-    add_repeatable(
-        rule, "--plugins-of STEP=DIR", help="copy those plug-ins of the target that this step of the program needs to DIR"
-    )
+    add_repeatable(rule, "--plugins-of STEP=DIR", help="copy those plug-ins that this step of the program needs to DIR")
     add_path(rule, "--positions FILE", help="write the line numbers of the manifest to FILE")
     add_unused_inputs(rule)
     other = parser.add_argument_group("for CMake and other tools that compare times")

@@ -98,7 +98,7 @@ def _warm_lowering() -> None:
 
 
 _TINY_PLAN = {
-    **dict.fromkeys(("constant_methods", "custom_ops", "edge_compile", "executorch", "named_data", "passes"), {}),
+    **{key: {} for key in ("constant_methods", "custom_ops", "edge_compile", "executorch", "named_data", "passes")},
     "memory_planning": {"forward": {}},
     "methods": {"forward": {"from_recipe": False, "partitioners": [{"backend": "xnnpack", "options": {}}]}},
     "name": "tiny",
@@ -106,7 +106,7 @@ _TINY_PLAN = {
     "share_mutable_buffers": False,
     "weights": [],
 }
-"""The plan of the tiny program. A test compares it with that of a manifest, whose code an action that lowers does not have."""
+"""The plan of the tiny program. An action that lowers has no code that would make it from a manifest."""
 
 
 def _tiny_program() -> ExportedProgram:
