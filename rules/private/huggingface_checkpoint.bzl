@@ -9,7 +9,7 @@ load(":sized_files.bzl", "load_statement", "megabytes_of")
 _SIZED_FILES = Label("//rules/private:sized_files.bzl")
 
 _BUILD = """\
-{load}
+{statement}
 package(default_visibility = ["//visibility:public"])
 
 exports_files({files})
@@ -90,9 +90,9 @@ def _huggingface_checkpoint_impl(repository_ctx):
     build = _BUILD.format(
         config = repr(config),
         files = repr(paths),
-        load = load_statement(_SIZED_FILES),
         size_of_files = megabytes_of(repository_ctx, paths),
         size_of_weights = megabytes_of(repository_ctx, weights),
+        statement = load_statement(_SIZED_FILES),
         weights = repr(weights),
     )
     repository_ctx.file("BUILD", build, executable = False)
