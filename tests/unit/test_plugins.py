@@ -15,6 +15,7 @@ import pytest
 from etbuild import plugins
 from etbuild.errors import InputError
 from etbuild.plugins import Plugin
+from etplugins.build_rules import handed_plugins
 
 PLUGINS = plugins.plugins().values()
 EACH = pytest.mark.parametrize("plugin", PLUGINS, ids=lambda plugin: plugin.package)
@@ -123,21 +124,21 @@ def test_planning_hands_plugins_on(elsewhere: Path, tmp_path: Path, monkeypatch:
     for names, expected in (([], []), (["lora"], []), (["own"], ["own"]), (["*"], ["own"])):
         directory = tmp_path / "-".join(["handed", *names])
         directory.mkdir()
-        assert plugins.hand_on(names, directory) == expected
+        assert handed_plugins.copy(names, directory) == expected
         assert plugins.handed(directory) == [directory / name for name in expected]
     files = {path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file()}
     assert files == {
         "plugins.txt",
         *(f"own/{name}" for name in ("__init__.py", "backend.py", "plugin.json", "below/data.json")),
     }
-    assert plugins.not_imported() == []  # only the plug-in itself says what it provides
+    assert handed_plugins.not_read() == []  # only the plug-in itself says what it provides
     monkeypatch.setattr(plugins, "ROOT", tmp_path / "driver")
     (tmp_path / "driver/etplugins/own").mkdir(parents=True)
     shutil.copy(elsewhere / "plugin.json", tmp_path / "driver/etplugins/own")
     plugins.add([])
-    assert plugins.not_imported() == [elsewhere]
+    assert handed_plugins.not_read() == [elsewhere]
     assert plugins.load("backend", "own") == "own"
-    assert plugins.not_imported() == []
+    assert handed_plugins.not_read() == []
     (tmp_path / "driver/etplugins/own/plugin.json").write_text('{"description": "Of the driver.", "provides": {}}')
     plugins.add([])
     assert plugins.plugins()["etplugins.own"].provides == {}

@@ -134,7 +134,7 @@ def test_the_driver_of_an_action_tells_what_it_can_do(step: str, tmp_path: Path)
             assert say(verb, "--help", expect=2).startswith(f"error: there is no verb `{verb}`\n")
 
 
-OF_PLANNING = ("manifest_keys", "manifest_section", "runner", "runner_constants", "step_plan")
+OF_PLANNING = ("manifest_keys", "manifest_section", "plan_output", "runner", "runner_constants", "step_plan")
 OF_REPORT = ("report_part", "runner", "runner_constants")
 OF_METHODS = [
     *("example_input", "export_recipe", "guard", "method_change", "method_source", "module_source", "quantizer"),

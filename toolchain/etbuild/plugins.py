@@ -13,7 +13,7 @@ import functools
 import importlib
 import importlib.util
 import sys
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -30,7 +30,10 @@ LIST = "plugins.txt"
 """The file with the names of the plug-ins that an action hands on to later ones."""
 ANY = "*"
 """Stands for all plug-ins, where a target names those that it needs."""
-STEPS_OF_GROUPS = {"manifest_keys": "plan", "manifest_section": "plan", "step_plan": "plan", "report_part": "report"}
+STEPS_OF_GROUPS = {
+    **dict.fromkeys(("manifest_keys", "manifest_section", "plan_output", "step_plan"), "plan"),
+    "report_part": "report",
+}
 """The groups of steps without torch. A plug-in that provides nothing else is in the drivers of these steps."""
 AROUND_STEPS = frozenset(("guard", "server"))
 """The groups of what surrounds all steps."""
@@ -125,29 +128,14 @@ def add(directories: Iterable[Path]) -> None:
         cache.cache_clear()
 
 
-def hand_on(names: Collection[str], directory: Path) -> list[str]:
-    """Copies those of the added plug-ins that have these names, for `handed` in the action of a later step. Returns
-    their names."""
-    of_names = {each.name: each.directory for each in map(plugins().__getitem__, sorted(_given))}
-    chosen = {name: place for name, place in of_names.items() if ANY in names or name in names}
-    (directory / LIST).write_text("".join(f"{name}\n" for name in chosen), "utf-8")
-    for name, place in chosen.items():
-        for file in (each for each in place.rglob("*") if each.is_file() and each.parent.name != "__pycache__"):
-            copy = directory / name / file.relative_to(place)
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            copy.write_bytes(file.read_bytes())
-    return [*chosen]
-
-
 def handed(directory: Path) -> list[Path]:
     """The directories of the plug-ins that an earlier action has handed on."""
     return [directory / name for name in (directory / LIST).read_text("utf-8").split()]
 
 
-def not_imported() -> list[Path]:
-    """The added plug-ins of which nothing was read: no module, and what they provide stands beside this package."""
-    known = {package for package in _given if ROOT.joinpath(*package.split("."), FILE).exists()}
-    return [_given[package] for package in sorted(known - sys.modules.keys())]
+def added() -> dict[str, Path]:
+    """The directories of the plug-ins that `add` found, by their packages."""
+    return dict(_given)
 
 
 class _Given:

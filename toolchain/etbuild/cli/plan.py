@@ -85,6 +85,7 @@ def add(verbs: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Prints the plan and its key, or writes the plans or the key."""
+    from etbuild import plugins
     from etbuild.manifest.positions import locating
     from etbuild.steps import plan as planning
 
@@ -100,7 +101,9 @@ def run(options: argparse.Namespace) -> int:
             _check_same_export(plan, options.same_export, positions)
         if options.plan is not None:
             plan.check_backends()
-            _hand_on_plugins(plan, manifest.data, options)
+            if directories := declared("--plugins-of", options.plugins_of):
+                write = plugins.load("plan_output", "plugins")
+                write(plan, manifest.data, directories, options.unused_inputs)
             return _write_plans(plan, positions, options)
         from etbuild.files import digests
         from etbuild.key import dependencies, import_graph, key  # in an action of a build rule, `inputs` does not exist
@@ -189,22 +192,6 @@ def _written(path: DocumentPath, positions: Positions) -> DocumentPath:
     """The place in the manifest of a value in a plan. In the plan, each method also has the values that it inherits."""
     inherited = ("defaults", *path[2:])
     return inherited if path[0] == "methods" and path not in positions and inherited in positions else path
-
-
-def _hand_on_plugins(plan: Plan, manifest: Manifest, options: argparse.Namespace) -> None:
-    """Writes the plug-ins for the later steps. No other plug-in can change a result, unless it was imported."""
-    from etbuild import plugins
-    from etbuild.manifest import plugin_sections
-    from etbuild.publishing import artifacts
-
-    needed, handed = plugin_sections.needed(manifest), set[str]()
-    for step, directory in declared("--plugins-of", options.plugins_of).items():
-        names = plan.plugins_of_target(needed, step)
-        with artifacts.whole_directory(directory) as staged:
-            handed.update(plugins.hand_on(names, staged))
-    if options.unused_inputs is not None:
-        unused = [place.relative_to(Path.cwd()) for place in plugins.not_imported() if place.name not in handed]
-        artifacts.replace(options.unused_inputs, "".join(f"{path}\n" for path in unused).encode())
 
 
 def _write_plans(plan: Plan, positions: dict[DocumentPath, Position], options: argparse.Namespace) -> int:
