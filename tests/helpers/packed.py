@@ -45,9 +45,15 @@ class Packed:
 Pack = Callable[[torch.Tensor], Packed]
 
 
-def words(numbers: Array, bits: int) -> torch.Tensor:
-    """The numbers of each row in words of 32 bits, one bit after the other, the lowest first."""
+def words(numbers: Array, bits: int, gaps: bool = False) -> torch.Tensor:
+    """The numbers of each row in words of 32 bits, one bit after the other, the lowest first. `gaps`: no number
+    begins in one word and ends in the next one."""
     rows, columns = numbers.shape
+    if gaps and 32 % bits:
+        per_word = 32 // bits
+        numbers = np.pad(numbers, ((0, 0), (0, -columns % per_word))).astype(np.uint32).reshape(rows, -1, per_word)
+        shifted = numbers << (np.arange(per_word, dtype=np.uint32) * bits)
+        return torch.from_numpy(np.bitwise_or.reduce(shifted, -1).astype(np.uint32).view(np.int32).copy())
     stream = (numbers.astype(np.uint32)[:, :, None] >> np.arange(bits, dtype=np.uint32)) & 1
     stream = stream.reshape(rows, columns * bits)
     stream = np.pad(stream, ((0, 0), (0, -stream.shape[1] % 32))).reshape(rows, -1, 32).astype(np.uint64)
@@ -122,18 +128,18 @@ def awq(group: int = 32, symmetric: bool = False) -> Pack:
     return pack
 
 
-def compressed(bits: int = 4, group: int = 32, symmetric: bool = True) -> Pack:
-    """compressed-tensors: `pack-quantized`."""
+def compressed(bits: int = 4, group: int = 32, symmetric: bool = True, gaps: bool = False) -> Pack:
+    """compressed-tensors: `pack-quantized`. `gaps`: in the words of its releases before 0.18."""
 
     def pack(weight: torch.Tensor) -> Packed:
         values, scales, zeros = integers(weight, bits, group, symmetric)
         tensors = {
-            ".weight_packed": words(values, bits),
+            ".weight_packed": words(values, bits, gaps),
             ".weight_scale": torch.from_numpy(scales),
             ".weight_shape": torch.tensor(values.shape),
         }
         if not symmetric:
-            tensors[".weight_zero_point"] = words(zeros.T, bits).T
+            tensors[".weight_zero_point"] = words(zeros.T, bits, gaps).T
         index = np.arange(values.shape[1]) // (group or values.shape[1])
         kept = symmetric_parts(values, scales, bits) if symmetric else {}
         return Packed(tensors, product(values, scales, zeros, index), **kept)

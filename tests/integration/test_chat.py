@@ -274,7 +274,7 @@ def test_a_hostile_tokenizer_is_an_error_of_one_line(
 
 
 def test_a_tokenizer_of_the_runner_has_limits_too(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    from etkit.running.generation.runner_tokenizer import check
+    from etplugins.tokenizer.runner_tokenizer import check
 
     files(tmp_path, None)
     file = tmp_path / "tokenizer.json"

@@ -20,7 +20,7 @@ from etbuild.model.checkpoint import CheckpointTensors
 from etbuild.model.module import named_tensors
 from etbuild.model.weights_files import describe_state
 from etbuild.plan.parts import WeightsFile
-from etplugins.packed import checkpoints, formats
+from etplugins.packed import checkpoints, compressed_tensors, formats
 from etplugins.packed.checkpoints import packing_of
 from etplugins.packed.integers import Integers
 from etplugins.packed.kept import KeptIntegers
@@ -94,9 +94,14 @@ AWQ = {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True, "
 GROUPED = (".scales", ".qzeros", ".weight_scale")
 
 
-def of_compressed(form: str, weights: Any = None) -> dict[str, Any]:
+def of_compressed(form: str, weights: Any = None, **config: Any) -> dict[str, Any]:
     groups = {"group_0": {"targets": ["Linear"], "weights": weights or {}}}
-    return {"quant_method": "compressed-tensors", "format": form, "config_groups": groups}
+    return {"quant_method": "compressed-tensors", "format": form, "config_groups": groups, **config}
+
+
+def of_words(bits: int, group: int = 32, **config: Any) -> dict[str, Any]:
+    """The configuration of integers in words, as compressed-tensors writes it."""
+    return of_compressed("pack-quantized", {"num_bits": bits, "type": "int", "group_size": group or None}, **config)
 
 
 FORMATS: dict[str, tuple[packed.Pack, dict[str, Any], str | None]] = {
@@ -110,10 +115,17 @@ FORMATS: dict[str, tuple[packed.Pack, dict[str, Any], str | None]] = {
     "gptq-8-bits-rows": (packed.gptq(bits=8, group=0), {**GPTQ, "bits": 8, "group_size": -1}, None),
     "gptq-small-groups": (packed.gptq(group=16), {**GPTQ, "group_size": 16}, "its groups have 16 weights"),
     "awq": (packed.awq(), AWQ, "asymmetric"),
-    "compressed-4-bits": (packed.compressed(), of_compressed("pack-quantized"), None),
-    "compressed-asymmetric": (packed.compressed(symmetric=False), of_compressed("pack-quantized"), "asymmetric"),
-    "compressed-8-bits-rows": (packed.compressed(8, 0), of_compressed("pack-quantized"), None),
-    "compressed-3-bits": (packed.compressed(3, 64), of_compressed("pack-quantized"), None),
+    "compressed-4-bits": (packed.compressed(), of_words(4), None),
+    "compressed-asymmetric": (packed.compressed(symmetric=False), of_words(4), "asymmetric"),
+    "compressed-8-bits-rows": (packed.compressed(8, 0), of_words(8, 0), None),
+    "compressed-3-bits": (packed.compressed(3, 64), of_words(3, 64), None),
+    "compressed-3-bits-gaps": (packed.compressed(3, 64, gaps=True), of_words(3, 64), None),
+    "compressed-6-bits-gaps-asymmetric": (
+        packed.compressed(6, 64, symmetric=False, gaps=True),
+        of_words(6, 64, version="0.17.1"),
+        "asymmetric",
+    ),
+    "compressed-5-bits-asymmetric": (packed.compressed(5, 0, symmetric=False), of_words(5, 0), "asymmetric"),
     "compressed-int8": (packed.eight_bits, of_compressed("int-quantized"), None),
     "compressed-fp8-rows": (packed.fp8(1, 0, ".weight_scale"), of_compressed("float-quantized"), ""),
     "compressed-fp8": (packed.fp8(0, 0, ".weight_scale"), of_compressed("float-quantized"), ""),
@@ -235,6 +247,49 @@ def test_another_format_is_an_error(quantization: dict[str, Any], message: str, 
     with pytest.raises(InputError) as error:
         read(tmp_path / "net", wanted=False)
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("quantization", "message"),
+    [
+        (of_words(4, 64), "26 words do not fit: `quantization_config` says 4 bits for 256 numbers"),
+        (of_compressed("pack-quantized"), "do not fit: `quantization_config` says no `num_bits`"),
+        (of_words(3, 32), "4 groups of 256 columns are not groups of 32"),
+    ],
+)
+def test_words_and_groups_are_those_of_the_configuration(
+    quantization: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    pack = packed.compressed(3, 64, gaps=True) if "groups of" not in message else packed.compressed(3, 64)
+    packed.write(tmp_path / "net", packed.model(), pack, quantization)
+    with pytest.raises(InputError) as error:
+        read(tmp_path / "net", wanted=False)
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("bits", "count", "words", "version", "gaps"),
+    [
+        ({3}, 20, 2, "0.17.1", True),
+        ({3}, 20, 2, "0.18.0.a20260101", False),
+        ({3}, 20, 2, None, None),
+        ({3}, 10, 1, None, False),
+        ({7, 8}, 64, 16, "0.9.4", None),
+        ({7, 8}, 64, 16, "0.19.0", False),
+        ({3, 4}, 64, 7, None, True),
+    ],
+)
+def test_the_release_decides_where_counts_of_words_do_not(
+    bits: set[int], count: int, words: int, version: str | None, gaps: bool | None
+) -> None:
+    config = of_compressed("pack-quantized", version=version)
+    config["config_groups"] = {str(each): {"weights": {"num_bits": each}} for each in bits}
+    found = compressed_tensors.words(config)
+    if gaps is None:
+        with pytest.raises(ValueError, match="fit more than one form"):
+            found.of(words, count)
+    else:
+        assert found.of(words, count)[1] == gaps
 
 
 def test_a_damaged_layer_is_named(tmp_path: Path) -> None:

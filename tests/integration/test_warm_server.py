@@ -125,6 +125,15 @@ def test_a_build_leaves_a_process_behind_from_which_the_next_one_forks(project: 
     assert project.server("status") == "no warm process runs\n"
 
 
+def test_a_process_that_still_imports_is_seen_and_ended(project: Project) -> None:
+    project.build()
+    wait_until(lambda: bool(project.pids()), WAIT_SECONDS)
+    [first] = project.pids()
+    assert f"process {first}" in project.server("stop")
+    wait_until(lambda: not Path(f"/proc/{first}").exists(), WAIT_SECONDS)
+    assert project.server("status") == "no warm process runs\n"
+
+
 def test_a_build_has_its_own_directory_variables_and_streams(warm: Project) -> None:
     elsewhere = warm.root / "elsewhere"
     elsewhere.mkdir()

@@ -23,7 +23,6 @@ OFF = "ETBUILD_NO_SERVER"
 _SECONDS = 5.0  # that a warm process has to fork; else the build starts as if there were none
 _MOST = 2  # warm processes of a user
 _PEER = struct.Struct("3i")
-SERVE = "--warm-server="
 
 
 class WarmBuild:
@@ -145,7 +144,7 @@ def leave(variables: Mapping[str, str]) -> None:
     nothing = subprocess.DEVNULL
     with contextlib.suppress(OSError):
         process = subprocess.Popen(
-            surroundings.command([f"{SERVE}{found}"]),
+            surroundings.command([f"{place.SERVE}{found}"]),
             env=dict(variables),
             cwd="/",
             stdin=nothing,

@@ -19,6 +19,10 @@ from pathlib import Path
 from etbuild import plugins
 
 SUFFIX = ".socket"
+LOCK = ".lock"
+"""The end of the file that a warm process locks. While the process begins, the file has its number."""
+SERVE = "--warm-server="
+"""The argument of the driver that begins a warm process. The socket follows."""
 PARENT = "ETBUILD_SERVER_DIR"
 _OF_TERMINALS = {"TERM", "COLORTERM", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES"}
 _OF_ONE_BUILD = {"ETBUILD_DROPPED_VARIABLES", "PWD", "OLDPWD"}
@@ -62,6 +66,20 @@ def sockets() -> list[Path]:
         with contextlib.suppress(FileNotFoundError):  # its process has just ended
             times[path] = path.lstat().st_mtime
     return sorted(times, key=times.__getitem__)
+
+
+def beginning() -> dict[Path, int]:
+    """The numbers of the warm processes of this user that do not listen yet, by their sockets."""
+    found = directory()
+    processes = {}
+    for lock in found.glob(f"*{LOCK}") if found else ():
+        path = lock.with_suffix(SUFFIX)
+        with contextlib.suppress(OSError, ValueError):  # it has just ended, or listens
+            process = int(lock.read_text())
+            command = Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
+            if f"{SERVE}{path}".encode() in command:  # after a kill, another process may get its number
+                processes[path] = process
+    return processes
 
 
 def _identity(environment: Mapping[str, str]) -> str:

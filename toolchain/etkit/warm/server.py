@@ -32,7 +32,7 @@ from etbuild.files.scratch import remove_left
 from etbuild.processes import handover, sandbox
 from etbuild.processes.build_status import GRACE_SECONDS, Slate, work
 from etbuild.processes.ending import STOPPING, Interrupts, blocked
-from etkit.warm import messages
+from etkit.warm import messages, place
 from etplugins.worker.forks import end_of
 from etplugins.worker.warm_up import warm
 
@@ -92,7 +92,7 @@ def serve(run: Run, path: Path) -> int:
     Returns:
         The exit code: 0; 1 if another process serves there; 128 or more if a signal has ended it.
     """
-    lock = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    lock = os.open(path.with_suffix(place.LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -101,6 +101,8 @@ def serve(run: Run, path: Path) -> int:
     sandbox.adopt_orphans()
     server: _Server | None = None
     try:
+        os.ftruncate(lock, 0)  # what a killed process has left
+        os.write(lock, str(os.getpid()).encode())
         os.close(os.pidfd_open(os.getpid()))  # ends this process at once where the kernel has no such call
         began = time.time_ns()
         warm("build")
@@ -111,6 +113,7 @@ def serve(run: Run, path: Path) -> int:
             listener.bind(str(new))
             listener.listen()
             new.rename(path)  # so whoever finds it can connect, or its process has ended
+            os.ftruncate(lock, 0)
             server = _Server(run, path, listener, began)
             server.serve()
         return 0

@@ -167,6 +167,8 @@ class _Unpacked(TensorFile):
             actual = list(content.values.shape if isinstance(content, Integers) else content.shape)
             if actual != expected:
                 raise ValueError(f"its parts make {actual}, and not {expected}")
+            if isinstance(content, Integers):
+                _check_groups(content, self._packing)
         give_back()  # the memory that unpacking took
         return content
 
@@ -182,6 +184,13 @@ def _check_not_empty(parts: Parts, shape: list[int], packing: Packing) -> None:
         size = formats.group_size(packing.config)
         group = "" if size is None else f", and a group has {size}"
         raise ValueError(f"`{empty}` is empty: the layer has {shape[-1]} columns{group}")
+
+
+def _check_groups(integers: Integers, packing: Packing) -> None:
+    """Raises ValueError if neighbours share scales in other groups than `quantization_config` says."""
+    size, groups = formats.group_size(packing.config), integers.scales.shape[1]
+    if size is not None and size > 0 and groups > 1 and integers.group_of is None and integers.group != size:
+        raise ValueError(f"{groups} groups of {integers.values.shape[1]} columns are not groups of {size}")
 
 
 def _unpacking(name: str) -> Any:

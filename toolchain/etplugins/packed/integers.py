@@ -96,21 +96,23 @@ class Integers:
         return None
 
 
-def unpacked(words: torch.Tensor, bits: int, count: int) -> torch.Tensor:
-    """The numbers in words of 32 bits, the lowest bits first. A number may begin in one word and end in the next one.
+def unpacked(words: torch.Tensor, bits: int, count: int, gaps: bool = False) -> torch.Tensor:
+    """The numbers in words of 32 bits, the lowest bits first.
 
     Args:
         words: int32 `[rows, words]`.
         bits: The number of bits of a number: 1 to 8.
         count: The number of numbers in a row.
+        gaps: Each word begins with a new number, and its last bits are not used if no whole number fits. Without gaps,
+            a number may begin in one word and end in the next one.
 
     Returns:
         uint8 `[rows, count]`.
     """
     if words.dtype != torch.int32 or words.dim() != 2:
         raise ValueError(f"{words.dtype}{list(words.shape)} are not rows of words of 32 bits")
-    period = 32 // math.gcd(32, bits)  # after this many numbers, a number starts at the start of a word again
-    step = period * bits // 32
+    period = 32 // (bits if gaps else math.gcd(32, bits))  # after these numbers, a number starts at a word again
+    step = 1 if gaps else period * bits // 32
     words = torch.nn.functional.pad(words, (0, -words.shape[1] % step)).contiguous()  # six times faster if transposed
     numbers = torch.empty(words.shape[0], words.shape[1] // step * period, dtype=torch.uint8)
     for index in range(period):

@@ -13,6 +13,7 @@ from etbuild.inputs.checkpoints import check_content
 from etbuild.inputs.given import Given
 from etbuild.plan.plan import Plan
 from etbuild.report.parts import Added, Reported
+from etplugins.tokenizer import conformance
 
 _MAX_BYTES = 1 << 30
 
@@ -44,7 +45,7 @@ def copy(program: Reported) -> Added:
     """
     plan, inputs = program.plan, program.inputs
     check_files(plan, inputs)
-    made, problems, notes = [], list[Problem](), list[str]()
+    made, problems, notes = [], list[Problem](), list[Problem]()
     vocabulary = program.lowering["constant_methods"].get("get_vocab_size")
     for name, path in plan.tokenizer_names.items():
         try:
@@ -58,10 +59,18 @@ def copy(program: Reported) -> Added:
         if plan.runner is not None and isinstance(vocabulary, int) and base == "tokenizer.json":
             wrong, noted = unknown_tokens(name, content, vocabulary, path)
             problems += wrong
-            notes += noted
+            notes += [*map(Problem, noted), *_notes_on_runner(str(made[-1].path))]
     if problems:
         raise CheckError(problems)
-    return Added(made, [*map(Problem, notes)])
+    return Added(made, notes)
+
+
+def _notes_on_runner(file: str) -> list[Problem]:
+    """What an application with ExecuTorch's tokenizer does wrong with a `tokenizer.json`."""
+    differs = conformance.difference(file)
+    hint = "use Hugging Face's library `tokenizers`, as `etbuild generate` does"
+    message = f"an application with ExecuTorch's tokenizer {differs}"
+    return [] if differs is None else [Problem(message, hint=hint)]
 
 
 def unknown_tokens(name: str, content: bytes, vocabulary: int, path: DocumentPath) -> tuple[list[Problem], list[str]]:

@@ -18,9 +18,9 @@ from typing import Any
 from etbuild.errors import BuildError, InputError
 from etbuild.exception_text import summary
 from etbuild.extras import install_hint
-from etkit.running.generation.limited import Limited
-from etkit.running.generation.runner_tokenizer import of_runner
 from etkit.running.generation.tokenizer_files import SETTINGS, TEMPLATE, preferred
+from etplugins.tokenizer.limited import Limited
+from etplugins.tokenizer.runner_tokenizer import of_runner
 
 Message = Mapping[str, str]
 """`role` (system, user or assistant) and `content`."""

@@ -21,10 +21,10 @@ from etbuild.files import regular_files
 from etbuild.inputs.step_context import StepContext
 from etbuild.plan.plan import Plan
 from etkit.running.generation.decoder import Decoder
-from etkit.running.generation.runner_tokenizer import with_tokenizer
 from etkit.running.generation.tokenizer_files import preferred
 from etplugins.model_tests.parts import TEXT, TextTest
 from etplugins.runtime.program_files import ProgramFiles
+from etplugins.tokenizer.runner_tokenizer import with_tokenizer
 from etplugins.transformers.reference import language_model
 
 _WINDOW = 256  # tokens

@@ -145,7 +145,9 @@ def _turns(first: str | None, write: Callable[[str], None]) -> Iterator[str]:
 
 
 def _generate(artifacts: list[Artifact], options: argparse.Namespace) -> None:
-    """Runs ExecuTorch's runner, which prints each token immediately."""
+    """Runs ExecuTorch's runner, or only the program if the runner does not read the tokenizer right."""
+    from etplugins.tokenizer.conformance import difference
+
     [program] = [str(each.path) for each in artifacts if each.kind == "program"]
     data = [str(each.path) for each in artifacts if each.kind == "named_data"]
     tokenizers = [str(each.path) for each in artifacts if each.kind == "tokenizer"]
@@ -154,21 +156,42 @@ def _generate(artifacts: list[Artifact], options: argparse.Namespace) -> None:
     tokenizer = preferred(tokenizers)
     if tokenizer is None:
         raise InputError.of("`tokenizer` names no tokenizer", "for example tokenizer.json")
+    if difference(tokenizer) is None:
+        _by_runner([program, tokenizer, *data], options)
+    else:  # the build has noted it
+        _by_reference(program, data, tokenizer, options)
+    print()
+
+
+def _by_runner(files: list[str], options: argparse.Namespace) -> None:
+    """Runs ExecuTorch's runner, which prints each token immediately."""
+    program, tokenizer, *data = files
     with _only_tokens() as write:
         import executorch.kernels.quantized  # noqa: F401 - registers kernels, as the next line does
         from executorch.extension.llm.custom_ops import custom_ops  # noqa: F401
         from executorch.extension.llm.runner import GenerationConfig, TextLLMRunner
 
-        from etkit.running.generation.runner_tokenizer import check
+        from etplugins.tokenizer.runner_tokenizer import bytes_as_text, check
 
         check(tokenizer, options.prompt)
         # Hugging Face's tokenizers add all tokens that begin a text if `num_bos` is not 0.
         most = options.tokens or _TEXT
         how = GenerationConfig(echo=False, max_new_tokens=most, temperature=options.temperature, num_bos=1)
         runner = TextLLMRunner(program, tokenizer, *data)
-        with _bytes_as_text():
+        with bytes_as_text():
             runner.generate(options.prompt, how, write)
-    print()
+
+
+def _by_reference(program: str, data: list[str], tokenizer: str, options: argparse.Namespace) -> None:
+    """Runs the program with Hugging Face's tokenizer, and prints each token immediately."""
+    with tempfile.TemporaryDirectory() as scratch, _only_tokens() as write:
+        from etkit.running.generation.continuation import continuation
+        from etkit.running.generation.decoder import Decoder
+        from etplugins.runtime import program_files
+
+        decoder = Decoder(program_files.read(Path(program), [*map(Path, data)]), Path(scratch))
+        for piece in continuation(decoder, tokenizer, options.prompt, options.tokens or _TEXT, options.temperature):
+            write(piece)
 
 
 class Text:
@@ -191,20 +214,6 @@ class Text:
         """
         text = self._decoder.decode(token.encode("utf-8", "surrogateescape"), last)
         return _CONTROL.sub(lambda found: printable(found[0]), text) if self.terminal else text
-
-
-@contextmanager
-def _bytes_as_text() -> Iterator[None]:
-    """Within this context, native code can make texts from bytes that are not UTF-8: they become surrogates.
-
-    The runner's binding decodes each token strictly, but a token may be a part of a character.
-    """
-    strict = codecs.lookup_error("strict")
-    codecs.register_error("strict", codecs.lookup_error("surrogateescape"))
-    try:
-        yield
-    finally:
-        codecs.register_error("strict", strict)
 
 
 @contextmanager

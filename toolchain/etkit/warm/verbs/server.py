@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
+import signal
 from typing import Any
 
 from etbuild.cli.options import add_parser
@@ -24,9 +27,16 @@ def add(verbs: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Prints a line for each warm process."""
     stop = options.action == "stop"
-    found = [(path, answer) for path in place.sockets() if (answer := client.ask(path, {"stop": True} if stop else {}))]
+    beginning = place.beginning()  # first: meanwhile it may begin to listen
+    for path, process in beginning.items():
+        if stop:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGTERM)
+        print(f"{path}: process {process} {'ends' if stop else 'begins'}")
+    sockets = [path for path in place.sockets() if path not in beginning]
+    found = [(path, answer) for path in sockets if (answer := client.ask(path, {"stop": True} if stop else {}))]
     for path, answer in found:
         print(f"{path}: process {answer['pid']}, builds now: {answer['builds']}{', and ends then' if stop else ''}")
-    if not found:
+    if not found and not beginning:
         print("no warm process runs")
     return 0

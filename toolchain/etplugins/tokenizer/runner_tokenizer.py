@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import codecs
 import functools
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from etkit.running.generation import limited
+from etplugins.tokenizer import limited
 
 T = TypeVar("T")
 
@@ -24,7 +25,7 @@ def with_tokenizer(file: str, work: Callable[[Any], T]) -> T:
         InputError: The tokenizer refuses the file or a text, or takes too much memory or time.
         BuildError: The process was killed.
     """
-    return limited.result(_fails(file), lambda: work(of_runner(file)))  # type: ignore[no-any-return]
+    return limited.result(fails(file), lambda: work(of_runner(file)))  # type: ignore[no-any-return]
 
 
 def check(file: str, text: str) -> None:
@@ -39,10 +40,25 @@ def check(file: str, text: str) -> None:
         with suppress(RuntimeError):
             of_runner(file).encode(text, 0, 0)
 
-    limited.result(_fails(file), encode)
+    limited.result(fails(file), encode)
 
 
-def _fails(file: str) -> str:
+@contextmanager
+def bytes_as_text() -> Iterator[None]:
+    """Within this context, native code can make texts from bytes that are not UTF-8: they become surrogates.
+
+    The bindings of runner and tokenizers decode each token strictly, but a token may be a part of a character.
+    """
+    strict = codecs.lookup_error("strict")
+    codecs.register_error("strict", codecs.lookup_error("surrogateescape"))
+    try:
+        yield
+    finally:
+        codecs.register_error("strict", strict)
+
+
+def fails(file: str) -> str:
+    """The failure of a file's tokenizer, for messages."""
     return f"{Path(file).name}: ExecuTorch's tokenizer fails"
 
 
