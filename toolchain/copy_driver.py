@@ -67,6 +67,15 @@ def without_descriptions(schema: Any) -> Any:
     return kept
 
 
+def for_actions(path: str, content: bytes) -> bytes:
+    """The content of a file of the driver as actions have it."""
+    if path.endswith(".py"):
+        return without_texts(content.decode()).encode()
+    if path.startswith("etbuild/schemas/"):  # schemas of plug-ins stay as they are: keys hold them
+        return json.dumps(without_descriptions(json.loads(content.decode())), ensure_ascii=False).encode()
+    return content
+
+
 def main(form: str, directory: str, together: str, *files: str) -> None:
     """Copies files.
 
@@ -80,10 +89,8 @@ def main(form: str, directory: str, together: str, *files: str) -> None:
     with Path(together).open("wb") as all_of_them:
         for path in remaining:
             content = Path(next(remaining)).read_bytes()
-            if path.endswith(".py") and form == "without_texts":
-                content = without_texts(content.decode()).encode()
-            elif path.startswith("etbuild/schemas/") and form == "without_texts":  # keys hold schemas of plug-ins
-                content = json.dumps(without_descriptions(json.loads(content.decode())), ensure_ascii=False).encode()
+            if form == "without_texts":
+                content = for_actions(path, content)
             copy = Path(directory, path)
             copy.parent.mkdir(parents=True, exist_ok=True)
             copy.write_bytes(content)
