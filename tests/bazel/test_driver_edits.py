@@ -46,7 +46,16 @@ class CommandLine:
     def steps(self, program: str) -> set[str]:
         """Builds a program. Returns the steps that ran."""
         manifest, directory = self.directory / f"programs/{program}.yaml", self.directory
-        command = [sys.executable, "-m", "etbuild", "build", manifest, "--json", "-o", directory / "out"]
+        command: list[str | Path] = [
+            sys.executable,
+            "-m",
+            "etbuild",
+            "build",
+            manifest,
+            "--json",
+            "-o",
+            directory / "out",
+        ]
         environment = {**os.environ, "PYTHONPATH": str(self.toolchain), "ETBUILD_NO_SERVER": "1"}
         environment["ETBUILD_CACHE_DIR"] = str(directory / "cache")
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)

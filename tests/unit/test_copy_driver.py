@@ -110,8 +110,11 @@ def test_schemas_have_the_descriptions_that_messages_quote(tmp_path: Path) -> No
     }
     file = tmp_path / "model.schema.json"
     file.write_text(json.dumps(schema))
-    command = [sys.executable, "-I", "-S", SCRIPT, "without_texts", tmp_path / "out", tmp_path / "together"]
-    subprocess.run([*command, "etbuild/schemas/model.schema.json", file, "etplugins/own.json", file], check=True)
+    command: list[str | Path] = [sys.executable, "-I", "-S", SCRIPT, "without_texts", tmp_path / "out"]
+    subprocess.run(
+        [*command, tmp_path / "together", "etbuild/schemas/model.schema.json", file, "etplugins/own.json", file],
+        check=True,
+    )
     assert json.loads((tmp_path / "out/etbuild/schemas/model.schema.json").read_text()) == {
         "$defs": {"each": {"items": {"type": "integer"}}},
         "properties": {

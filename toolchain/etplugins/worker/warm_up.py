@@ -97,7 +97,7 @@ def _warm_lowering() -> None:
         program_file.read_program(lowered.buffer)
 
 
-_TINY_PLAN = {
+_TINY_PLAN: dict[str, object] = {
     **{key: {} for key in ("constant_methods", "custom_ops", "edge_compile", "executorch", "named_data", "passes")},
     "memory_planning": {"forward": {}},
     "methods": {"forward": {"from_recipe": False, "partitioners": [{"backend": "xnnpack", "options": {}}]}},
