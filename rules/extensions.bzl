@@ -59,7 +59,12 @@ def _executorch_impl(module_ctx):
         name = "rules_executorch_toolchains",
         toolchains = {name: tag.platform if tag else "" for name, tag in tags.items()},
     )
-    host_repository(name = "rules_executorch_host", platform = "@platforms//host", py_info = _py_info(tags.values()))
+    host_repository(
+        name = "rules_executorch_host",
+        is_module = True,
+        platform = "@platforms//host",
+        py_info = _py_info(tags.values()),
+    )
     return reproducible(module_ctx)
 
 _TOOLCHAIN_ATTRS = dict(PACKAGES_ATTRS, **{
@@ -70,8 +75,8 @@ _TOOLCHAIN_ATTRS = dict(PACKAGES_ATTRS, **{
         default = "default",
     ),
     "py_info": attr.label(
-        doc = "A `.bzl` file with a `PyInfo`, for Python libraries that do not provide Bazel's own. Bazel 9 has none: with " +
-              "rules_python, write `\"@rules_python//python:py_info.bzl\"`. It holds for all toolchains.",
+        doc = "A `.bzl` file with a `PyInfo`, for Python rules that provide neither that of rules_python nor Bazel's own. It " +
+              "holds for all toolchains.",
     ),
 })
 

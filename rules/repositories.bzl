@@ -48,8 +48,8 @@ def executorch_repositories(register = True, py_info = None, **kwargs):
     Args:
       register: bool, whether to register the default toolchain. If false, register a toolchain of your own
         (`executorch_toolchain`).
-      py_info: label of a `.bzl` file with a `PyInfo`, for Python libraries that do not provide Bazel's own. Bazel 9 has none:
-        with rules_python, write `"@rules_python//python:py_info.bzl"`.
+      py_info: label of a `.bzl` file with a `PyInfo`, for Python libraries that do not provide Bazel's own. With rules_python,
+        write `"@rules_python//python:py_info.bzl"`. With a MODULE.bazel file, that one is always known.
       **kwargs: the arguments above.
     """
     check_extras(kwargs.get("extras", []))

@@ -28,8 +28,8 @@ _TOOLCHAIN_ATTRS = dict({
     for step in STEPS
 }, **{
     "driver": attr.label(
-        doc = "An executable with the verbs of `etbuild`. Each verb may also get `--rule-target=LABEL` and `--rule-command=WORDS`, " +
-              "which only change hints in its errors. A change to the driver or to its runfiles runs its actions again.",
+        doc = "An executable with the verbs of `etbuild`. Each verb may also get `--rule-target=LABEL`, `--rule-command=WORDS` and " +
+              "`--rule-attribute=OPTION=ATTRIBUTE`, which only change words of its errors. A change to the driver or to its runfiles runs its actions again.",
         cfg = "exec",
         executable = True,
         mandatory = True,

@@ -3,13 +3,13 @@
 load("//rules:providers.bzl", "ExecutorchExportInfo")
 load("//toolchain:steps.bzl", "STEPS")
 load("//toolchain:toolchain.bzl", "TOOLCHAIN_TYPE")
+load(":bazel4.bzl", "RUNS_VALIDATIONS")
 load(":common.bzl", "import_paths_error", "inputs_error", "plugins_of")
-load(":compat.bzl", "RUNS_VALIDATIONS", "label_text")
 load(":driver.bzl", "driver_arguments", "plugins_for", "run_driver")
 load(":facts.bzl", "INPUTS")
 load(":library.bzl", "data_of", "installed_of")
 load(":names.bzl", "named_as", "named_beside", "place")
-load(":program_actions.bzl", "artifacts", "path_argument")
+load(":program_actions.bzl", "path_argument")
 
 def check(error):
     """Fails if there is an error.
@@ -142,72 +142,3 @@ def run_actions(ctx, target, plans, actions):
             torch = action.torch,
             worker = action.worker,
         )
-
-# Copies files and directories: SOURCE TARGET SOURCE TARGET ... A directory in a sandbox holds links.
-_COPY = """\
-set -eu
-while [ $# -gt 0 ]; do
-  if [ -d "$1" ]; then mkdir -p "$2"; cp -RL "$1/." "$2"; else cp -L "$1" "$2"; fi
-  shift 2
-done
-"""
-
-def published_program(ctx, target, lowered, reported):
-    """Declares ExecutorchPublish, which copies a program that has passed its checks.
-
-    Only Bazel 4 needs it: it runs no validation actions, so that a rule could use a program that fails a check.
-
-    Args:
-      ctx: the context of the rule.
-      target: struct, what the target says.
-      lowered: struct of `program_actions`.
-      reported: struct of `program_actions`.
-
-    Returns:
-      `lowered`, with the copies of the program and its named data.
-    """
-    pte, named_data = artifacts(ctx, BAZEL, target)
-    copies = [(lowered.pte, pte)] + [(lowered.named_data[tag], copy) for tag, copy in named_data.items()]
-    _publish(ctx, copies, reported, "program")
-    return struct(
-        computed = lowered.computed,
-        facts = lowered.facts,
-        named_data = named_data,
-        pte = pte,
-        templates = lowered.templates,
-    )
-
-def published_export(ctx, target, export, reported):
-    """Declares ExecutorchPublish, which copies the exported methods of a program that has passed its checks.
-
-    Only Bazel 4 needs it, as it needs `published_program`. The other actions read the methods themselves.
-
-    Args:
-      ctx: the context of the rule.
-      target: struct, what the target says.
-      export: ExecutorchExportInfo.
-      reported: struct of `program_actions`.
-
-    Returns:
-      list of File, the copies.
-    """
-    start = target.name + ".export"
-    copies = [(export.directory, _declare(ctx, start, dir = True))] + [
-        (file, _declare(ctx, "{}.{}.pt2".format(start, method)))
-        for method, file in export.exported_methods.items()
-    ]
-    _publish(ctx, copies, reported, "export")
-    return [copy for _, copy in copies]
-
-def _publish(ctx, copies, reported, what):
-    arguments = ctx.actions.args()
-    for source, copy in copies:
-        arguments.add_all([source, copy], expand_directories = False)
-    ctx.actions.run_shell(
-        command = _COPY,
-        arguments = [arguments],
-        inputs = [source for source, _ in copies] + [reported.report],
-        outputs = [copy for _, copy in copies],
-        mnemonic = "ExecutorchPublish",
-        progress_message = "Copying the checked {} of {}".format(what, label_text(ctx.label)),
-    )

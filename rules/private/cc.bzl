@@ -1,8 +1,9 @@
 """The macros executorch_cc_library and executorch_embed, and the rule executorch_runtime: programs in C++."""
 
-load("@rules_executorch_host//:host.bzl", "CC_COMMON", "CC_INFO")
+load("@rules_executorch_host//:cc.bzl", "CC_COMMON", "CC_INFO", "CC_LIBRARY", "CC_TOOLCHAIN")
 load("//toolchain:toolchain.bzl", "TOOLCHAIN_TYPE")
-load(":cc_helpers.bzl", "cc_library_rule", "group")
+load(":cc_helpers.bzl", "group")
+load(":common.bzl", "attribute_options")
 load(":driver.bzl", "driver_arguments", "run_driver")
 load(":macros.bzl", "helper_attributes")
 load(":program_attribute.bzl", "program_attribute", "program_info")
@@ -30,13 +31,12 @@ def _cpp_files_impl(ctx):
     arguments = driver_arguments(ctx, "cpp")
     arguments.add(program.index)
     arguments.add("-o", outputs[0].dirname)
-    arguments.add("--stem=" + ctx.attr.stem)
-    if ctx.attr.namespace:
-        arguments.add("--namespace=" + ctx.attr.namespace)
+    arguments.add_all(attribute_options("name", "--stem", [ctx.attr.stem]))
+    for attribute in ["namespace", "max_bytes"]:
+        value = getattr(ctx.attr, attribute)
+        arguments.add_all(attribute_options(attribute, "--" + attribute.replace("_", "-"), [value] if value else []))
     if ctx.attr.embed:
         arguments.add("--embed")
-    if ctx.attr.max_bytes:
-        arguments.add("--max-bytes={}".format(ctx.attr.max_bytes))
     data = [program.pte] + program.named_data.values() if ctx.attr.embed else []
     run_driver(
         ctx,
@@ -80,7 +80,7 @@ def _library(name, program, runtime, namespace, embed, max_bytes, data, kwargs):
     )
     for part in ("headers", "sources"):
         group(name = "{}_{}".format(files, part), group = part, target = files, **helper)
-    cc_library_rule("etbuild cpp")(
+    CC_LIBRARY(
         name = name,
         copts = ["-std=c++17"] + kwargs.pop("copts", []),
         srcs = [":{}_sources".format(files)] if embed else [],
@@ -168,8 +168,6 @@ def executorch_embed(name, program, runtime, namespace = "", max_bytes = 0, **kw
     _library(name, program, runtime, namespace, True, max_bytes, [], kwargs)
 
 def _executorch_runtime_impl(ctx):
-    if not CC_INFO:
-        fail("this Bazel has no C++ rules of its own: link ExecuTorch's runtime in another way")
     include = ctx.actions.declare_directory(ctx.label.name + ".include")
     names = sorted(_LIBRARIES + (_KERNELS if ctx.attr.kernels else []))
     libraries = [ctx.actions.declare_file("{}.lib/{}".format(ctx.label.name, name)) for name in names]
@@ -230,9 +228,9 @@ An application for a phone builds ExecuTorch itself, with the kernels that `exec
             doc = "Whether it has kernels. Without them, the programs of an application run with those of an " +
                   "`executorch_kernels_library`. With both, an operator would have two kernels, which ends the process.",
         ),
-        "_cc_toolchain": attr.label(default = "@bazel_tools//tools/cpp:current_cc_toolchain"),
+        "_cc_toolchain": attr.label(default = CC_TOOLCHAIN),
     },
     fragments = ["cpp"],
-    provides = [CC_INFO] if CC_INFO else [],
+    provides = [CC_INFO],
     toolchains = [str(TOOLCHAIN_TYPE)],
 )

@@ -28,6 +28,19 @@ def hint_arguments(target, command):
     """
     return ["--rule-target=" + target, "--rule-command=" + command]
 
+def attribute_options(attribute, option, values):
+    """Returns the arguments with the values of an attribute. Errors and hints then name the attribute in place of the option.
+
+    Args:
+      attribute: string.
+      option: string, the option of the driver, such as `--tag`.
+      values: list of string; empty if the target does not have the attribute. A hint can name it then, too.
+
+    Returns:
+      list of string.
+    """
+    return ["--rule-attribute={}={}".format(option, attribute)] + ["{}={}".format(option, value) for value in values]
+
 def read_by(action, inputs):
     """Returns the files that an action reads, besides sources.
 

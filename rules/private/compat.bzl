@@ -1,39 +1,10 @@
-"""The differences between Bazel 4.2 and Bazel 9. Only `watch.bzl` depends on the version too.
+"""The differences between the versions of Bazel up to 9. `bazel4.bzl` has what only Bazel 4 needs.
 
-These functions test for single members, because `native.bazel_version` is empty in Debian's versions of Bazel.
+`watch.bzl` depends on the version too. These functions test for single members, because `native.bazel_version` is empty in Debian's versions of Bazel.
 """
 
 # The words that run the driver, for messages.
 ETBUILD = "bazel run @rules_executorch//:etbuild --"
-
-# Whether Bazel runs the actions of the output group `_validation` for every consumer of a target. Bazel 4 does not.
-RUNS_VALIDATIONS = hasattr(config_common, "toolchain_type")
-
-# The options, besides the platform and the processor, that split transitions change for each system that an app is for,
-# with their values on the build machine. Bazel 4 lacks some of Apple's and cannot read others.
-OPTIONS_OF_PLATFORMS = dict({
-    "features": [],
-    "minimum_os_version": None,
-}, **({
-    "apple_platform_type": "macos",
-    "apple_platforms": [],
-    "apple_split_cpu": "",
-    "ios_minimum_os": None,
-    "macos_minimum_os": None,
-    "tvos_minimum_os": None,
-    "watchos_minimum_os": None,
-} if RUNS_VALIDATIONS else {}))
-
-def options_to_keep(options):
-    """Returns the options whose old values a transition must return if it changes nothing.
-
-    Args:
-      options: list of string, the options that the transition can change.
-
-    Returns:
-      list of string: all of them in Bazel 4. Later versions take an empty result.
-    """
-    return [] if RUNS_VALIDATIONS else options
 
 def unblocked(repository_ctx):
     """Returns the arguments of `repository_ctx.download` that start a download without waiting for it.
@@ -86,32 +57,6 @@ def reproducible(module_ctx):
       what the extension returns: metadata, or None before Bazel 7.1, which has no such metadata.
     """
     return module_ctx.extension_metadata(reproducible = True) if hasattr(module_ctx, "watch") else None
-
-def toolchain_kwargs(toolchain_type):
-    """Returns the arguments of `ctx.actions.run` that name the toolchain of the tool.
-
-    Args:
-      toolchain_type: Label of the toolchain type.
-
-    Returns:
-      dict of arguments; empty if this Bazel does not have them.
-    """
-    return {"toolchain": toolchain_type} if hasattr(config_common, "toolchain_type") else {}
-
-def reserves_memory():
-    """Says whether actions can say how much memory they need. Every Bazel that has `toolchain_type` has `resource_set`."""
-    return hasattr(config_common, "toolchain_type")
-
-def memory_kwargs(resource_set):
-    """Returns the arguments of `ctx.actions.run` that say how much memory and how many CPUs an action needs.
-
-    Args:
-      resource_set: function, as `ctx.actions.run` takes it.
-
-    Returns:
-      dict of arguments; empty if this Bazel does not have them.
-    """
-    return {"resource_set": resource_set} if reserves_memory() else {}
 
 def label_text(label):
     """Returns a label as users write it. Use it only in messages.

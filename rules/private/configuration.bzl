@@ -3,7 +3,7 @@
 A program is the same for every compilation mode and target platform, unless something that it is made of has a `select()`.
 """
 
-load(":compat.bzl", "OPTIONS_OF_PLATFORMS", "options_to_keep")
+load(":bazel4.bzl", "OPTIONS_OF_PLATFORMS", "check_known", "options_to_keep")
 
 _FLAG = str(Label("//toolchain:one_configuration"))
 _TOOLCHAIN = str(Label("//toolchain:name"))
@@ -27,9 +27,7 @@ _CHANGED = [_CPU, _TOOLCHAIN] + list(_FIXED) + list(_OF_THIS_MACHINE)
 _KEPT = options_to_keep(_CHANGED)
 
 def _configuration_of_program_impl(settings, attr):
-    for name in ["configuration", "toolchain"]:
-        if not hasattr(attr, name):  # Bazel 4 leaves out attributes with unknown values
-            fail("this version of Bazel cannot read a select() for `{}`: write one value".format(name))
+    check_known(attr, ["configuration", "toolchain"])
     toolchain = {_TOOLCHAIN: attr.toolchain or settings[_TOOLCHAIN]}
     chosen = attr.configuration or ("one" if settings[_FLAG] else "target")
     if chosen == "one":

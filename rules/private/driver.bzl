@@ -4,8 +4,9 @@ load("@rules_executorch_host//:host.bzl", "EXEC_GROUP")
 load("//rules:providers.bzl", "ExecutorchFilesInfo")
 load("//toolchain:steps.bzl", "STEPS")
 load("//toolchain:toolchain.bzl", "TOOLCHAIN_TYPE")
+load(":bazel4.bzl", "RESERVES_MEMORY", "memory_kwargs", "toolchain_kwargs")
 load(":common.bzl", "DEFAULT_MEMORY", "ENVIRONMENT", "hint_arguments", "resource_set_for")
-load(":compat.bzl", "ETBUILD", "label_text", "memory_kwargs", "reserves_memory", "toolchain_kwargs")
+load(":compat.bzl", "ETBUILD", "label_text")
 load(":facts.bzl", "INPUTS", "RESOURCE_SETS")
 
 # The driver can be a persistent worker, and one process can run several actions at the same time.
@@ -82,7 +83,7 @@ def driver_arguments(ctx, verb):
     arguments.use_param_file("@%s", use_always = True)
     arguments.add(verb)
     arguments.add_all(hint_arguments(label_text(ctx.label), ETBUILD))
-    if verb in _MEASURED and reserves_memory():
+    if verb in _MEASURED and RESERVES_MEMORY:
         arguments.add(MEMORY[_resource_set(ctx)], format = "--reserved-memory=%s")
     return arguments
 

@@ -40,23 +40,6 @@ def driver_script(ctx, script, files, **values):
         runfiles = ctx.runfiles(files).merge(toolchain.runfiles).merge(ctx.attr._runfiles[DefaultInfo].default_runfiles),
     )]
 
-def without_spaces(ctx, file, name):
-    """Returns a file that can be one of the runfiles: Bazel 4 allows no space in their paths.
-
-    Args:
-      ctx: the context of the rule.
-      file: File.
-      name: string, the name of a link to the file, in case there is a space.
-
-    Returns:
-      File.
-    """
-    if " " not in file.short_path or file.is_directory:
-        return file
-    link = ctx.actions.declare_file(name)
-    ctx.actions.symlink(output = link, target_file = file)
-    return link
-
 def lines_of(arguments):
     """Returns the elements of an array of bash, one a line.
 

@@ -1,7 +1,9 @@
 """The macro executorch_kernels_library: a C++ library that registers just the kernels that programs need."""
 
+load("@rules_executorch_host//:cc.bzl", "CC_LIBRARY")
 load("//toolchain:toolchain.bzl", "TOOLCHAIN_TYPE")
-load(":cc_helpers.bzl", "cc_library_rule", "group")
+load(":cc_helpers.bzl", "group")
+load(":common.bzl", "attribute_options")
 load(":driver.bzl", "driver_arguments", "run_driver")
 load(":macros.bzl", "helper_attributes")
 
@@ -17,6 +19,7 @@ def _kernels_files_impl(ctx):
     arguments = driver_arguments(ctx, "kernels")
     arguments.add(ctx.file.selected_ops)
     arguments.add("-o", source.dirname)
+    arguments.add_all(attribute_options("functions", "--functions", []))
     arguments.add_all(ctx.files.functions, format_each = "--functions=%s")
     run_driver(
         ctx,
@@ -99,13 +102,12 @@ def executorch_kernels_library(
       copts: list of strings, more options for the compiler.
       **kwargs: more attributes of the `cc_library`.
     """
-    library = cc_library_rule("etbuild kernels")
     helper = helper_attributes(kwargs)
     files, headers, kernels = name + "_files", name + "_headers", name + "_kernels"
     _kernels_files(name = files, functions = functions, selected_ops = selected_ops, **helper)
     for part in ["headers", "sources"]:
         group(name = "{}_{}".format(files, part), group = part, target = files, **helper)
-    library(
+    CC_LIBRARY(
         name = headers,
         hdrs = [":{}_headers".format(files)],
         includes = [files],
@@ -114,14 +116,14 @@ def executorch_kernels_library(
     options = {"copts": ["-std=c++17"] + copts}
     used = [":" + headers, runtime] + deps
     if srcs:
-        library(
+        CC_LIBRARY(
             name = kernels,
             srcs = srcs,
             local_defines = ["EXECUTORCH_SELECTIVE_BUILD_DTYPE"] if dtypes else [],
             deps = used,
             **dict(options, **helper)
         )
-    library(
+    CC_LIBRARY(
         name = name,
         srcs = [":{}_sources".format(files)],
         alwayslink = True,  # nothing refers to the object that registers kernels

@@ -5,7 +5,8 @@ It makes two targets: one writes the lockfile, the other is a test that compares
 
 load("//toolchain:runfiles.bzl", "quoted", "runfiles_path")
 load("//toolchain:toolchain.bzl", "TOOLCHAIN_TYPE")
-load(":driver_script.bzl", "DRIVER_SCRIPT_ATTRS", "driver_script", "without_spaces")
+load(":bazel4.bzl", "without_spaces")
+load(":driver_script.bzl", "DRIVER_SCRIPT_ATTRS", "driver_script")
 load(":macros.bzl", "common_attributes")
 load(":program_attribute.bzl", "program_attribute", "program_info")
 

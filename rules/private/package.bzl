@@ -1,6 +1,7 @@
 """The rule executorch_package: programs as a package for a registry."""
 
 load("//toolchain:toolchain.bzl", "TOOLCHAIN_TYPE")
+load(":common.bzl", "attribute_options")
 load(":driver.bzl", "driver_arguments", "run_driver")
 load(":program_attribute.bzl", "program_info", "programs_attribute")
 
@@ -15,10 +16,9 @@ def _package(ctx, output, option):
     programs = [program_info(program, "programs") for program in ctx.attr.programs]
     arguments = driver_arguments(ctx, "package")
     arguments.add_all([program.index for program in programs])
-    for key, value in sorted(ctx.attr.annotations.items()):
-        arguments.add("--annotation={}={}".format(key, value))
-    if ctx.attr.builder:
-        arguments.add("--builder=" + ctx.attr.builder)
+    annotations = ["{}={}".format(key, value) for key, value in sorted(ctx.attr.annotations.items())]
+    arguments.add_all(attribute_options("annotations", "--annotation", annotations))
+    arguments.add_all(attribute_options("builder", "--builder", [ctx.attr.builder] if ctx.attr.builder else []))
     arguments.add_all([output], format_each = option + "=%s", expand_directories = False)
     run_driver(
         ctx,

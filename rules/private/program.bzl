@@ -9,15 +9,16 @@ load(
     "ExecutorchProgramInputsInfo",
 )
 load("//toolchain:toolchain.bzl", "TOOLCHAIN_TYPE")
-load(":actions.bzl", "BAZEL", "check", "program_inputs", "published_export", "published_program", "run_actions")
+load(":actions.bzl", "BAZEL", "check", "program_inputs", "run_actions")
+load(":bazel4.bzl", "RUNS_VALIDATIONS", "published")
 load(":common.bzl", "BOTH_EXPORTS", "NOTHING_LOWERED", "attributes_error", "export_error", "name_with_variant")
-load(":compat.bzl", "RUNS_VALIDATIONS")
 load(":configuration.bzl", "configuration_of_program")
 load(":driver.bzl", "EXEC_GROUPS", "MEMORY", "toolchain_of")
 load(":facts.bzl", "ANY_PLUGIN", "INPUTS")
 load(":library.bzl", "LIBRARIES", "check_packages", "covered_sources", "library_of", "python_library")
 load(":names.bzl", "place", "repository_path")
 load(":program_actions.bzl", "actions_on_request", "compiles_weights", "export_actions", "program_actions", "template_actions")
+load(":program_attribute.bzl", "program_attribute", "program_info")
 
 def _target(ctx):
     """Returns what a target says, for `program_actions.bzl`, and fails if that is wrong."""
@@ -25,12 +26,14 @@ def _target(ctx):
     manifest, variant = ctx.file.manifest, attributes.variant
     inputs = program_inputs(ctx, manifest, [library_of(ctx, dep) for dep in attributes.deps])
     check(BOTH_EXPORTS if attributes.export and attributes.lowered else None)
-    templates = attributes.lowered[ExecutorchLoweredInfo].templates if attributes.lowered else None
-    shared = attributes.lowered or attributes.export
+    lowered = program_info(attributes.lowered, "lowered", ExecutorchLoweredInfo) if attributes.lowered else None
+    exported = program_info(attributes.export, "export", ExecutorchExportInfo) if attributes.export else None
+    templates = lowered.templates if lowered else None
+    shared = attributes.lowered[ExecutorchExportInfo] if lowered else exported
     target = struct(
         name = name_with_variant(ctx.label.name, variant),
         backends = sorted(attributes.backends),
-        export = shared[ExecutorchExportInfo] if shared else None,
+        export = shared,
         input_names = {
             attribute: [entry.name + ("/" if entry.file.is_directory else "") for entry in getattr(inputs, attribute)]
             for attribute in INPUTS
@@ -69,8 +72,7 @@ def _executorch_program_impl(ctx):
     export, reported, lowered = exported.export, made.reported, made.lowered
     shown = [export.directory] + export.exported_methods.values()
     if not RUNS_VALIDATIONS:
-        lowered = published_program(ctx, target, lowered, reported)
-        shown = published_export(ctx, target, export, reported)
+        lowered, shown = published(ctx, BAZEL, target, export, lowered, reported)
     more = actions_on_request(ctx, BAZEL, target, exported, lowered, reported)
     run_actions(ctx, target, exported.plans, exported.actions + made.actions + more.actions)
     tokenizer = [reported.tokenizer] if reported.tokenizer else []
@@ -146,12 +148,12 @@ _PROGRAM_ATTRS = {
         aspects = [python_library],
         providers = LIBRARIES,
     ),
-    "export": attr.label(
+    "export": program_attribute(
         doc = "Another `executorch_program` whose exported methods this program lowers, so that the methods are exported " +
               "once. It has the same `srcs`, `deps` and `data`. The build fails if the two would export other methods.",
         providers = [ExecutorchExportInfo],
     ),
-    "lowered": attr.label(
+    "lowered": program_attribute(
         doc = "Another `executorch_program` that differs from this one only in its weights. The methods are exported and " +
               "lowered once, by the other target. It has the same `srcs`, `deps`, `data` and `methods`. The build fails if " +
               "something else differs. `executorch_checkpoints` sets it.",

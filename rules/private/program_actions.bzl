@@ -39,7 +39,7 @@ The arguments of an action are a list. The build system writes each item as one 
 Each file in them that the action does not write is an input.
 """
 
-load(":common.bzl", "read_by")
+load(":common.bzl", "attribute_options", "read_by")
 load(":facts.bzl", "ANY_PLUGIN", "TEMPLATES")
 
 # The actions that import torch, and those that may run in a persistent worker. A verification may not: its processes
@@ -164,10 +164,9 @@ def _plan(ctx, system, target):
     return plans, _action("plan", arguments, outputs, "Planning", messages = "plan")
 
 def _variant_arguments(target):
-    return (["--variant=" + target.variant] if target.variant else []) + [
-        "--set={}={}".format(parameter, value)
-        for parameter, value in sorted(target.parameters.items())
-    ]
+    parameters = ["{}={}".format(name, value) for name, value in sorted(target.parameters.items())]
+    variant = attribute_options("variant", "--variant", [target.variant]) if target.variant else []
+    return variant + (attribute_options("parameters", "--set", parameters) if parameters else [])
 
 def _export(ctx, system, target, plans):
     """Returns ExecutorchExportInfo, and the action that exports each method. One file has all of them, if one action lowers all."""

@@ -3,9 +3,9 @@
 load("//rules:providers.bzl", "ExecutorchProgramInputsInfo")
 load("//toolchain:runfiles.bzl", "quoted", "runfiles_path")
 load("//toolchain:toolchain.bzl", "TOOLCHAIN_TYPE")
-load(":common.bzl", "hint_arguments", "read_by")
+load(":bazel4.bzl", "without_spaces")
+load(":common.bzl", "attribute_options", "hint_arguments", "read_by")
 load(":compat.bzl", "ETBUILD", "label_text")
-load(":driver_script.bzl", "without_spaces")
 load(":library.bzl", "check_packages", "data_of", "installed_of", "library_of")
 load(":names.bzl", "check_unique", "named_beside", "repository_path")
 load(":program_attribute.bzl", "program_info")
@@ -60,7 +60,8 @@ def program_arguments(ctx, program, srcs = [], deps = [], data = []):
     ] + [quoted(argument) for argument in hint_arguments(label_text(ctx.label), ETBUILD)]
     if program.variant:
         arguments.append(quoted("--variant=" + program.variant))
-    arguments += [quoted("--set={}={}".format(name, value)) for name, value in sorted(program.parameters.items())]
+    parameters = ["{}={}".format(name, value) for name, value in sorted(program.parameters.items())]
+    arguments += [quoted(argument) for argument in attribute_options("parameters", "--set", parameters)]
     arguments += [located(ctx, "--source={}=".format(name), sources[name]) for name in sorted(sources)]
     arguments += [located(ctx, "--data={}=".format(name), every[name]) for name in sorted(every)]
     files = [manifest, made.pte, made.index, made.report] + made.named_data.values()

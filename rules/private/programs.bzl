@@ -1,6 +1,6 @@
 """The macros executorch_program and executorch_programs: a program, and a program with its variants."""
 
-load(":common.bzl", "name_with_variant", "tags_error")
+load(":common.bzl", "name_with_variant", "names_error", "tags_error")
 load(":program.bzl", _executorch_program = "executorch_program")
 
 def executorch_program(name, variant = "", named_data = [], **kwargs):
@@ -58,6 +58,9 @@ def executorch_programs(name, manifest, variants, **kwargs):
     """
     if type(variants) != "dict":
         fail("write a dictionary of the variants' names to the attributes that differ", attr = "variants")
+    error = names_error(variants.keys())
+    if error:
+        fail(error, attr = "variants")
     for variant, own in variants.items():
         if type(own) != "dict":
             fail("`{}`: write a dictionary of the attributes that differ, or {{}}".format(variant), attr = "variants")

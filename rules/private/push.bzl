@@ -2,20 +2,33 @@
 
 load("//toolchain:runfiles.bzl", "quoted")
 load("//toolchain:toolchain.bzl", "TOOLCHAIN_TYPE")
+load(":common.bzl", "attribute_options")
 load(":driver_script.bzl", "DRIVER_SCRIPT_ATTRS", "driver_script")
 load(":program_arguments.bzl", "located")
+load(":registry_names.bzl", "path_error", "repository_error", "tag_error")
 
 _SCRIPT = """\
 exec "$(rlocation {driver})" push {arguments} "$@"
 """
 
+def _check(ctx):
+    """Fails if the repository or a tag cannot be one. So a wrong name is found before a program is built."""
+    errors = [("repository", repository_error(ctx.attr.repository))]
+    errors += [("mount_from", path_error(repository)) for repository in ctx.attr.mount_from]
+    errors += [("remote_tags", tag_error(tag)) for tag in ctx.attr.remote_tags]
+    for attribute, error in errors:
+        if error:
+            fail(error, attr = attribute)
+
 def _executorch_push_impl(ctx):
+    _check(ctx)
     stamped = ctx.attr.stamp == 1 or (ctx.attr.stamp == -1 and ctx.files._stamp)
     stamps = [ctx.info_file, ctx.version_file] if stamped else []  # with the output of --workspace_status_command
     arguments = [located(ctx, "", ctx.file.package), quoted(ctx.attr.repository)]
-    arguments += ["--tag=" + quoted(tag) for tag in ctx.attr.remote_tags]
+    options = attribute_options("remote_tags", "--tag", ctx.attr.remote_tags)
+    options += attribute_options("mount_from", "--mount-from", ctx.attr.mount_from)
+    arguments += [quoted(option) for option in options]
     arguments += [located(ctx, "--tag-file=", file) for file in ctx.files.remote_tags_file]
-    arguments += ["--mount-from=" + quoted(repository) for repository in ctx.attr.mount_from]
     arguments += [located(ctx, "--stamp-file=", stamp) for stamp in stamps]
     return driver_script(ctx, _SCRIPT, [ctx.file.package] + ctx.files.remote_tags_file + stamps, arguments = " ".join(arguments))
 

@@ -2,6 +2,7 @@
 
 load("//rules:providers.bzl", "ExecutorchProgramInfo")
 load("//toolchain:toolchain.bzl", "TOOLCHAIN_TYPE")
+load(":common.bzl", "attribute_options")
 load(":driver.bzl", "driver_arguments", "run_driver")
 
 _ProgramsInfo = provider(
@@ -76,7 +77,7 @@ def _executorch_size_report_impl(ctx):
     for output, form in ((table, []), (data, ["--json"])):
         arguments = driver_arguments(ctx, "sizes")
         arguments.add_all(programs, map_each = _program_argument)
-        arguments.add("--depth={}".format(ctx.attr.depth))
+        arguments.add_all(attribute_options("depth", "--depth", [ctx.attr.depth]))
         arguments.add_all(form)
         arguments.add(output, format = "--out=%s")
         run_driver(

@@ -1,5 +1,6 @@
 """The rule executorch_program_test: a program against eager PyTorch."""
 
+load("//toolchain:runfiles.bzl", "quoted")
 load("//toolchain:toolchain.bzl", "TOOLCHAIN_TYPE")
 load(":driver_script.bzl", "DRIVER_SCRIPT_ATTRS", "driver_script", "lines_of")
 load(":library.bzl", "LIBRARIES", "python_library")
@@ -21,7 +22,7 @@ exec "$(rlocation {driver})" test "${{arguments[@]}}" "$@"
 
 def _test_impl(ctx):
     given = program_arguments(ctx, ctx.attr.program, ctx.files.srcs, ctx.attr.deps, ctx.files.data)
-    arguments = given.arguments
+    arguments = given.arguments + [quoted("--rule-attribute=--skip-unavailable=unavailable = \"skip\"")]
     if ctx.attr.unavailable == "skip":
         arguments.append("--skip-unavailable")
     if not ctx.attr.search:

@@ -33,6 +33,8 @@ def executorch_program_test_suite(name, programs, **kwargs):
       **kwargs: more attributes of every `executorch_program_test`. The suite has those of them that every target has, such as
         `tags` and `visibility`.
     """
+    if type(programs) != "list":
+        fail("write a list of labels: a suite has a test for each program, so its macro has to know them", attr = "programs")
     tests = []
     for program in programs:
         target = program.rpartition(":")[2].rpartition("/")[2]

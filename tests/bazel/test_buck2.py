@@ -12,8 +12,15 @@ from tests.helpers.workspaces import Workspace
 Actions = dict[tuple[str, str], list[list[str]]]
 OPTIONS = ("--output=jsonproto",)
 QUERY = 'mnemonic("Executorch(Plan|Export|Lower|Compare|Verify|Report|Page|Bundle|Etrecord)", {})'
-MESSAGES = ("--positions=", "--lines=", "--unused-inputs=", "--rule-target=", "--rule-command=")
+MESSAGES = ("--positions=", "--lines=", "--unused-inputs=", "--rule-target=", "--rule-command=", "--rule-attribute=")
 """What only messages use. Only Bazel's actions that read lines name them, and each build system has other commands."""
+
+
+def alike(words: list[str]) -> list[str]:
+    """The arguments with the names of plug-ins at their end. Each build system has them elsewhere."""
+    option = "--plugin="
+    plugins = sorted(option + word.rpartition("/")[2] for word in words if word.startswith(option))
+    return [word for word in words if not word.startswith(option)] + plugins
 
 
 def by_bazel(workspace: Workspace, targets: str) -> Actions:
@@ -27,7 +34,7 @@ def by_bazel(workspace: Workspace, targets: str) -> Actions:
             re.sub(r"/[^/=]+\.unchecked(?=/|$)", "", word) for word in words
         ]  # Bazel 4 copies what passed its checks
         words = [word for word in words if not word.startswith(MESSAGES)]
-        found.setdefault((labels[action["targetId"]].removeprefix("@"), words[0]), []).append(words)
+        found.setdefault((labels[action["targetId"]].removeprefix("@"), words[0]), []).append(alike(words))
     return {key: sorted(words) for key, words in found.items()}
 
 
@@ -50,7 +57,7 @@ def by_buck2(directory: Path) -> Actions:
     for action in buck.analyze()["actions"]:
         words = [re.sub(r"buck-out/v2/art/(.*)/[^/]+/__[^/]+__", r"OUT/\1", word) for word in action["argv"]]
         words = [word for word in words if not word.startswith(("--validation=", *MESSAGES))]
-        found.setdefault((action["target"], words[0]), []).append(words)
+        found.setdefault((action["target"], words[0]), []).append(alike(words))
     return {key: sorted(words) for key, words in found.items()}
 
 

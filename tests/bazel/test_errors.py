@@ -93,6 +93,13 @@ def test_a_target_that_contradicts_its_manifest(package: Workspace, attribute: s
     assert wrong.split('"')[-2] in message.split("error:", 1)[1], message
 
 
+def test_an_error_names_the_attribute_and_not_the_option(package: Workspace) -> None:
+    package.edit("wrong/BUILD", "    srcs", '    parameters = {"layers": "4"},\n    srcs')
+    message = errors(package)
+    assert "`parameters` `layers=4`: there is no parameter `layers`" in message
+    assert "--set" not in message
+
+
 def test_a_plugin_that_a_target_does_not_name_is_named(package: Workspace) -> None:
     package.edit("wrong/BUILD", "    srcs", "    plugins = [],\n    srcs")
     package.edit("wrong/net.yaml", "named_data", "defaults: {partitioners: [vulkan]}\nnamed_data")

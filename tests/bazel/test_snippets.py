@@ -81,6 +81,12 @@ def of(*kinds: str) -> list[Snippet]:
     ]
 
 
+def rules_of(snippet: Snippet) -> str:
+    """The block with rules that a page shows before a block of a BUILD file."""
+    shown = [each for each in of("defs.bzl") if each.page == snippet.page and each.line < snippet.line]
+    return continued(shown[-1])
+
+
 def package(snippet: Snippet) -> str:
     return "snippets/" + re.sub(r"\W", "_", snippet.place)
 
@@ -100,7 +106,11 @@ def analysed(checkout: Workspace, tmp_path_factory: pytest.TempPathFactory) -> I
     for snippet in of("BUILD", "defs.bzl"):
         text = continued(snippet)
         for repository, folder, name in ELSEWHERE.findall(text):
-            stubs.setdefault((repository, folder), set()).add(name or folder.rpartition("/")[2])
+            named = stubs.setdefault((repository, folder), set())
+            if name.endswith(".bzl"):  # what the page shows before
+                write(f"{folder}/{name}", rules_of(snippet))
+            else:
+                named.add(name or folder.rpartition("/")[2])
         if starlark_file(snippet) == "defs.bzl":
             write(f"{package(snippet)}/defs.bzl", text)
             text = "".join(

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers import commands
+from tests.helpers.snippets import snippets
 from tests.helpers.workspaces import REPOSITORY
 
 STAND_IN = REPOSITORY / "tests/bazel/stubs/rules_python"
@@ -97,24 +98,46 @@ def with_einops(rules: Path, packages: Path, tmp_path_factory: pytest.TempPathFa
         pytest.skip("no package index here")
     file = directory / "packages.pex"
     shutil.copyfile(packages / "packages.pex", file)
-    [wheel] = directory.glob("*.whl")
-    with zipfile.ZipFile(wheel) as added, zipfile.ZipFile(file, "a") as archive:
-        for entry in added.infolist():
-            archive.writestr(entry, added.read(entry))
+    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "--no-index"]
+    source = shutil.copytree(rules / "examples/third_party_backend", tmp_path_factory.mktemp("source") / "tally")
+    subprocess.run([*command, "-w", str(directory), str(source)], check=True)
+    for wheel in directory.glob("*.whl"):
+        with zipfile.ZipFile(wheel) as added, zipfile.ZipFile(file, "a") as archive:
+            for entry in added.infolist():
+                archive.writestr(entry, added.read(entry))
     return file
 
 
+def with_the_backend(example: Path) -> str:
+    """Adds what the page about backends writes: the lock, and the target, here in the second toolchain. Returns the
+    label of the lock."""
+    blocks = [
+        each.text for each in snippets() if each.page.endswith("custom-backend.md") and each.language == "starlark"
+    ]
+    [label] = re.findall(r'extra_requirements = \["(//third_party:tally.lock)"\]', blocks[0])
+    (example / "third_party").mkdir()
+    (example / "third_party/BUILD").write_text('exports_files(["tally.lock"])\n')
+    (example / "third_party/tally.lock").write_text(f"etbuild-tally==1.0 --hash=sha256:{'0' * 64}\n")
+    (example / "tally").mkdir()
+    for name in ("model.py", "tally.yaml"):
+        shutil.copy(example.parent / "third_party_backend" / name, example / "tally")
+    target = blocks[1].replace("    srcs", '    toolchain = "with_einops",\n    srcs')
+    (example / "tally/BUILD").write_text(target)
+    return label
+
+
 def test_two_toolchains_build_two_programs_in_one_command(rules: Path, bazel: Build, with_einops: Path) -> None:
-    """The second one has a package more, in a file, and an interpreter by its label."""
+    """The second one has two packages more, in a file, and an interpreter by its label. One of them has a backend."""
     with with_einops.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     module = rules / "examples/toolchains/MODULE.bazel"
     lock = '    extra_requirements = ["//:einops.lock"],\n'
     given = f'    packages = {{"sha256": "{digest}", "url": "{with_einops.as_uri()}"}},\n'
     assert module.read_text().count(lock) == 1
-    module.write_text(module.read_text().replace(lock, lock + given))
+    locks = lock.replace("]", f', "{with_the_backend(module.parent)}"]')
+    module.write_text(module.read_text().replace(lock, locks + given))
     made = built(bazel, "toolchains", "//...")
-    assert {"patches.pte", "einops_patches.pte"} <= made.keys()
+    assert {"patches.pte", "einops_patches.pte", "tally.pte"} <= made.keys()
     used = {name: json.loads(made[f"{name}.index.json"].read_text()) for name in ("patches", "einops_patches")}
     assert "einops" in used["einops_patches"]["inputs"]["toolchain"]["distributions"]
     assert "einops" not in used["patches"]["inputs"]["toolchain"]["distributions"]

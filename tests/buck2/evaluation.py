@@ -6,6 +6,7 @@ import functools
 import json
 import re
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -66,13 +67,20 @@ summary(TARGETS)
 """
 
 
-def _dialect() -> starlark.Dialect:
+def dialect() -> starlark.Dialect:
+    """The dialect of Buck2."""
     dialect = starlark.Dialect.extended()
+    dialect.enable_f_strings = True
     dialect.enable_types = starlark.DialectTypes.ENABLE
     dialect.enable_keyword_only_arguments = True
     dialect.enable_positional_only_arguments = True
     dialect.enable_load_reexport = True
     return dialect
+
+
+def of_buck2() -> list[starlark.LibraryExtension]:
+    """What Buck2 adds to Starlark's own functions, without those of its API."""
+    return [*_EXTENSIONS, _LIBRARY.EnumType, _LIBRARY.Map, _LIBRARY.Filter, _LIBRARY.Partial, _LIBRARY.Print]
 
 
 @dataclass
@@ -119,13 +127,14 @@ class Buck2:
     def api(self) -> starlark.FrozenModule:
         """The stub."""
         module = self._module({"record_rule": self._record_rule, "record_target": self._record_target})
-        starlark.eval(module, starlark.parse("api.star", API.read_text("utf-8"), _dialect()), self.globals)
+        starlark.eval(module, starlark.parse("api.star", API.read_text("utf-8"), dialect()), self.globals)
         return module.freeze()
 
-    def _parsed(self, name: str, text: str) -> starlark.AstModule:
-        """A file that sees the stub's names, with the lines that it has."""
-        symbols = ", ".join(f'"{each}"' for each in _PUBLIC)
-        return starlark.parse(name, f'load("api", {symbols}); {text}', _dialect())
+    @staticmethod
+    def parsed(name: str, text: str, without: AbstractSet[str] = frozenset()) -> starlark.AstModule:
+        """A file that sees the stub's names but some, with the lines that it has."""
+        symbols = ", ".join(f'"{each}"' for each in _PUBLIC if each not in without)
+        return starlark.parse(name, f'load("api", {symbols}); {text}', dialect())
 
     @functools.cached_property
     def loaded(self) -> dict[str, starlark.FrozenModule]:
@@ -136,7 +145,7 @@ class Buck2:
         """Loads a file of the rules."""
         if path not in self.loaded:
             module = self._module({"glob": self._glob})
-            starlark.eval(module, self._parsed(path, self.text(path)), self.globals, self._loader(path))
+            starlark.eval(module, self.parsed(path, self.text(path)), self.globals, self._loader(path))
             self.loaded[path] = module.freeze()
         return self.loaded[path]
 
@@ -168,7 +177,7 @@ class Buck2:
         functions: dict[str, Callable[..., Any]] = {"glob": self._glob, "exports_files": self._exports_files}
         module = self._module({**functions, **dict.fromkeys(_ONLY_BAZEL, lambda *given, **more: None)})
         text = re.sub(f'"({"|".join(_ONLY_BAZEL)})",?|\\btags = \\[[^]]*\\],', "", file.read_text("utf-8"))
-        starlark.eval(module, self._parsed(str(file), text), self.globals, self._loader(str(file)))
+        starlark.eval(module, self.parsed(str(file), text), self.globals, self._loader(str(file)))
 
     def _exports_files(self, names: list[str]) -> None:
         self.targets += [
@@ -194,7 +203,7 @@ class Buck2:
         ]
         module = starlark.Module()
         module["TARGETS"] = targets
-        ast = starlark.parse("analysis", _ANALYSIS.format(loads=loads, rules=rules), _dialect())
+        ast = starlark.parse("analysis", _ANALYSIS.format(loads=loads, rules=rules), dialect())
         result = starlark.eval(module, ast, self.globals, self._loader("analysis"))
         assert isinstance(result, dict)
         return result

@@ -270,7 +270,9 @@ executorch_lock(name = "u", program = ":net", lock = "a/b")"""
 
 def test_the_attributes_are_those_of_the_rule_for_bazel() -> None:
     bazel = re.findall(
-        r'^    "(\w+)": attr\.', (REPOSITORY / "rules/private/program.bzl").read_text("utf-8"), re.MULTILINE
+        r'^    "(\w+)": (?:attr\.|program_attribute\()',
+        (REPOSITORY / "rules/private/program.bzl").read_text("utf-8"),
+        re.MULTILINE,
     )
     text = (REPOSITORY / "contrib/buck2/program.bzl").read_text("utf-8").partition("\n_ATTRS = dict(")[2]
     buck2 = re.findall(r'^        "(\w+)": ', text, re.MULTILINE)

@@ -64,7 +64,7 @@ def test_a_step_says_when_it_took_more_memory_than_was_reserved(capsys: pytest.C
         (500, 'write `resource_set = "mem_512m"` in its target'),
         (513, 'write `resource_set = "mem_1g"` in its target'),
         (32768, 'write `resource_set = "mem_32g"` in its target'),
-        (32769, "no `resource_set` is that large: with a lower --jobs, fewer steps run at the same time"),
+        (32769, "no `resource_set` is that large: with a lower `--jobs` of Bazel, fewer steps run at the same time"),
     ],
 )
 def test_the_advice_about_memory_is_enough_memory(

@@ -40,6 +40,22 @@ def test_an_inherited_value_is_located_where_the_manifest_sets_it() -> None:
     assert str(located(InputError.at(own, "wrong"), of_method)).startswith("m.yaml:3:5: methods.f.memory_planning.")
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("--max-bytes 4: too few", "`max_bytes` 4: too few"),
+        ("`--max-bytes` is too small", "`max_bytes` is too small"),
+        ("`--set layers=four`: expected a number", "`parameters` `layers=four`: expected a number"),
+        ("--max-bytes goes with --embed", "`max_bytes` goes with --embed"),
+        ("--max-bytes-of-all, x--set and --setting stay", "--max-bytes-of-all, x--set and --setting stay"),
+    ],
+)
+def test_an_option_that_a_rule_made_from_an_attribute_is_called_like_the_attribute(text: str, expected: str) -> None:
+    options = {"--max-bytes": "max_bytes", "--set": "parameters"}
+    problem = Problem(text, hint=text).in_rule("//:net", "bazel run //:etbuild --", options)
+    assert (problem.message, problem.hint) == (expected, expected)
+
+
 def test_up_to_three_problems_at_one_place_are_all_shown() -> None:
     problems = [Problem(f"`{name}` is missing", ("model",)) for name in "abc"]
     assert shown(problems) == ["model: `a` is missing", "model: `b` is missing", "model: `c` is missing"]

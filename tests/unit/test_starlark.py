@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from etbuild.errors import InputError
 from etbuild.plan.expectations import INPUTS
 from etkit.building import checkpoints
+from etkit.registry.oci import reference
 from tools.reference.rules import TOPICS
 from tools.reference.starlark import Loader
 
@@ -164,10 +166,25 @@ def refusal(file: str, macro: str, **attributes: Any) -> str:
         ({"ios": "x"}, "variants: `ios`: write a dictionary of the attributes that differ, or {}"),
         ({"ios": {"name": "x"}}, "variants: `ios`: leave out `name`, which all variants have"),
         (["ios"], "variants: write a dictionary of the variants' names to the attributes that differ"),
+        ({"": {}}, "variants: '' is not a name"),
+        ({"ios/arm": {}}, "variants: 'ios/arm' is not a name"),
     ],
 )
 def test_variants_that_are_no_attributes_are_refused(variants: Any, message: str) -> None:
-    assert refusal("rules/private/programs.bzl", "executorch_programs", variants=variants) == message
+    assert refusal("rules/private/programs.bzl", "executorch_programs", variants=variants).startswith(message)
+
+
+def test_a_suite_of_no_list_is_refused() -> None:
+    function = (
+        Loader(REPOSITORY).load(REPOSITORY / "rules/private/test_suite.bzl").names["executorch_program_test_suite"]
+    )
+
+    def fail(message: str, attr: str) -> None:
+        raise Refused(f"{attr}: {message}")
+
+    function.__globals__.update(fail=fail, type=lambda value: {"str": "string", "list": "list"}[type(value).__name__])
+    with pytest.raises(Refused, match="programs: write a list of labels"):
+        function(name="tests", programs=":net")
 
 
 @pytest.mark.parametrize(
@@ -216,3 +233,53 @@ def test_a_repository_rule_sees_the_sizes_of_files(tmp_path: Path) -> None:
     assert names["megabytes_of"](context, ["a b.bin"]) == 1
     assert names["megabytes_of"](context, ["a b.bin", "c.bin"]) == 2
     assert names["megabytes_of"](context, ["missing.bin"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("function", "text", "words"),
+    [
+        ("repository_error", "registry.example.com/models/net", None),
+        ("repository_error", "[::1]:5000/a", None),
+        ("repository_error", "models", "write REGISTRY/REPOSITORY"),
+        ("repository_error", "https://registry.example.com/net", "write REGISTRY/REPOSITORY"),
+        ("repository_error", "registry.example.com/net:v1", "leave out what follows the repository"),
+        ("repository_error", "registry.example.com/net@sha256:00", "leave out what follows the repository"),
+        ("repository_error", "registry.example.com/Net", "lower-case letters"),
+        ("repository_error", "registry.example.com/net/", "lower-case letters"),
+        ("repository_error", "registry.example.com/" + "a" * 256, "lower-case letters"),
+        ("tag_error", "v1.0-rc_1", None),
+        ("tag_error", "{STABLE_GIT_COMMIT}", None),
+        ("tag_error", "v-{A}.{B}", None),
+        ("tag_error", "", "begins with none"),
+        ("tag_error", ".v1", "begins with none"),
+        ("tag_error", "a b", "begins with none"),
+        ("tag_error", "a" * 129, "up to 128"),
+        ("tag_error", "v{", "stands for a stamp value"),
+        ("tag_error", "v{}", "stands for a stamp value"),
+        ("tag_error", "v}", "begins with none"),
+        ("tag_error", "{a{b}", "stands for a stamp value"),
+    ],
+)
+def test_the_rules_know_the_names_of_a_registry(function: str, text: str, words: str | None) -> None:
+    """They refuse what the driver refuses, whatever the stamp values are, and besides a tag after the repository."""
+    error = Loader(REPOSITORY).load(REPOSITORY / "rules/private/registry_names.bzl").names[function](text)
+    assert error is None if words is None else words in error
+    try:
+        if function == "tag_error":
+            reference.tag(text, dict.fromkeys(("STABLE_GIT_COMMIT", "A", "B"), "x"))
+        else:
+            reference.parse(text)
+    except InputError:
+        assert error is not None
+    else:
+        assert error is None or "leave out" in error
+
+
+def test_each_option_with_the_value_of_an_attribute_is_told_to_the_driver() -> None:
+    """Its errors then name the attribute. Files are apart: a message names their paths."""
+    for path in bzl_files():
+        text = (REPOSITORY / path).read_text("utf-8")
+        assert re.findall(r'"--[\w-]+=[^"]*"[^\n]*\bctx\.attr\.\w+', text) == [], path
+    options = Loader(REPOSITORY).load(REPOSITORY / "rules/private/common.bzl").names["attribute_options"]
+    assert options("remote_tags", "--tag", ["a", "b"]) == ["--rule-attribute=--tag=remote_tags", "--tag=a", "--tag=b"]
+    assert options("max_bytes", "--max-bytes", []) == ["--rule-attribute=--max-bytes=max_bytes"]

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 
 TYPE_CHECKING = False  # importing `typing` takes 2 ms of each command
 if TYPE_CHECKING:
-    from typing import Self
+    from typing import Any, Self
 
 INTERRUPTED = 130
 """The exit code of a command that a signal has ended."""
@@ -33,6 +33,7 @@ ATTRIBUTES_OF_SOURCES = ("srcs", "deps")
 COMPARED = 20  # this many unknown words are compared with the known ones
 _NEAR = 0.8  # from this similarity on, a word is taken for a misspelt other one
 _LISTED = 60  # this many known words are listed
+_OPTION = re.compile(r"`(--[a-z-]+)(?:[ =]([^`]+))?`|(?<![\w`-])(--[a-z-]+)")
 _LONG = 100  # this many characters of a key are shown
 
 
@@ -74,18 +75,24 @@ class Problem:
     at_key: bool = False
     attributes: tuple[str, ...] = ()
 
-    def in_rule(self, target: str, command: str) -> Problem:
-        """The same problem with the hint for a build rule: which attribute of its target may list what is missing.
+    def in_rule(self, target: str, command: str = "etbuild", options: Mapping[str, str] | None = None) -> Problem:
+        """The same problem for a build rule, with a hint which attribute of its target may list what is missing.
 
         Args:
             target: The label of the target.
             command: The words that run the driver in the build system, in place of `etbuild`.
+            options: The attributes of the target that the rule made options from, by option.
         """
-        parts = [self.hint.replace("`etbuild ", f"`{command} ")] if self.hint else []
+
+        def named(found: re.Match[str]) -> str:
+            attribute = (options or {}).get(found[1] or found[3])
+            return found[0] if attribute is None else f"`{attribute}`" + (f" `{found[2]}`" if found[2] else "")
+
+        parts = [_OPTION.sub(named, self.hint).replace("`etbuild ", f"`{command} ")] if self.hint else []
         if self.attributes:
             names = " or ".join(f"`{attribute}`" for attribute in self.attributes)
             parts.append(f"to declare it, list it under {names} of {target}")
-        return replace(self, hint="\n".join(parts) or None)
+        return replace(self, message=_OPTION.sub(named, self.message), hint="\n".join(parts) or None)
 
     def located(self, positions: Positions) -> Problem:
         """The same problem with a position: its own, or else that of its path or of the nearest enclosing path."""
@@ -143,20 +150,15 @@ class EtbuildError(Exception):
 
     @classmethod
     def of(cls, message: str, hint: str | None = None) -> Self:
-        """An error of one problem that is not about a place in the manifest.
-
-        Args:
-            message: What is wrong. It names the file or the option.
-            hint: What to do.
-        """
+        """An error of one problem that is not about a place in the manifest. The message names the file or option."""
         return cls([Problem(message, hint=hint)])
 
     def __str__(self) -> str:
         return "\n".join(str(problem) for problem in self.problems)
 
-    def in_rule(self, target: str, command: str) -> EtbuildError:
-        """The same error with the hints for a build rule. The arguments are those of `Problem.in_rule`."""
-        return type(self)([problem.in_rule(target, command) for problem in self.problems])
+    def in_rule(self, *given: Any, **rule: Any) -> EtbuildError:
+        """The same error for a build rule. The arguments are those of `Problem.in_rule`."""
+        return type(self)([problem.in_rule(*given, **rule) for problem in self.problems])
 
     def located(self, positions: Positions) -> EtbuildError:
         """The same error with positions filled in, in the order of the file."""

@@ -70,6 +70,7 @@ def _bazel() -> dict[str, Any]:
 
 # Names that files of other repositories define: Bazel's own, and host_repository's for a machine without any facts.
 _FILES = (
+    "@rules_executorch_host//:cc.bzl",
     "@rules_executorch_host//:host.bzl",
     "@rules_executorch_toolchains//:toolchains.bzl",
     "@bazel_tools//tools/build_defs/repo:utils.bzl",
@@ -77,6 +78,8 @@ _FILES = (
 _GENERATED: dict[str, Any] = {
     "CC_COMMON": None,
     "CC_INFO": None,
+    "CC_LIBRARY": _record("cc_library"),
+    "CC_TOOLCHAIN": None,
     "EXEC_COMPATIBLE_WITH": [],
     "EXEC_GROUP": _record("exec_group"),
     "HOST_PLATFORM": None,

@@ -65,7 +65,7 @@ def main(
     """
     handled = interrupts is not None
     interrupts = interrupts or Interrupts()
-    options = argparse.Namespace(tell=_print_error, rule_target=None, rule_command="etbuild")
+    options = argparse.Namespace(tell=_print_error, rule={})
     try:
         _mend_streams()
         if handled:
@@ -107,7 +107,7 @@ def _tell(error: BaseException, options: argparse.Namespace) -> int:
         known = _removed_directory(error) or system_error(error) or foreign_error(error) or error
     if not isinstance(known, EtbuildError):
         raise error
-    options.tell(known.in_rule(options.rule_target, options.rule_command) if options.rule_target else known)
+    options.tell(known.in_rule(**options.rule) if "target" in options.rule else known)
     return known.exit_code
 
 
@@ -171,18 +171,14 @@ def _expand(arguments: list[str]) -> list[str]:
 
 
 def _without_rule(words: Sequence[str], options: argparse.Namespace) -> list[str]:
-    """Reads a build rule's arguments for any verb: for hints, the target's label and the words that run the driver; and
-    the directories of plug-ins.
-
-    Returns:
-        The other words.
-    """
-    known = {"--rule-target": "rule_target", "--rule-command": "rule_command"}
+    """Reads what a build rule gives to any verb: what `Problem.in_rule` needs, and plug-ins. Returns the others."""
     left, given = [], []
     for word in words:
         option, _, value = word.partition("=")
-        if option in known and value:
-            setattr(options, known[option], value)
+        if option in ("--rule-target", "--rule-command") and value:
+            options.rule[option.removeprefix("--rule-")] = value
+        elif option == "--rule-attribute" and value:
+            options.rule.setdefault("options", {}).update([value.split("=", 1)])
         elif option == "--plugin" and value:
             given.append(Path(value))
         elif option == "--plugins" and value:

@@ -351,7 +351,7 @@ def tell_memory(reserved: int) -> None:
     taken = memory.peak() >> 20
     if taken <= reserved:
         return
-    advice = "no `resource_set` is that large: with a lower --jobs, fewer steps run at the same time"
+    advice = "no `resource_set` is that large: with a lower `--jobs` of Bazel, fewer steps run at the same time"
     if fitting := [name for name, size in RESOURCE_SETS.items() if taken <= size]:
         advice = f'write `resource_set = "{fitting[0]}"` in its target'
     print(

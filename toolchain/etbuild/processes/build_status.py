@@ -161,7 +161,7 @@ def how_it_ended(what: str, code: int, stage: str | None = None) -> Problem:
     if code < 0:
         hint = None
         if -code == signal.SIGKILL:
-            hint = f"the system usually sends SIGKILL when memory runs out; {_peak()}. `--jobs 1` needs less"
+            hint = f"the system usually sends SIGKILL when memory runs out; {_peak()}"
         return Problem(f"{what} ended with {_signal_name(-code)}{in_words(stage)}", hint=hint)
     hint = "does the model, or a library that it uses, call `os._exit`?"
     return Problem(f"{what} ended with exit code {code}{in_words(stage)}, before its work was complete", hint=hint)
@@ -173,13 +173,14 @@ def out_of_memory(what: str) -> Problem:
     Args:
         what: The work, such as `the build`.
     """
-    return Problem(f"{what} ran out of memory", hint=f"{_peak()}. `--jobs 1` needs less memory")
+    return Problem(f"{what} ran out of memory", hint=f"{_peak()}")
 
 
 def _peak() -> str:
     from etbuild.surroundings import memory
 
-    return f"the largest process so far took {memory.peak() / 1e9:.1f} GB"
+    less = "`--jobs 1` needs less memory, and in a build rule a larger `resource_set` keeps other steps from running"
+    return f"the largest process so far took {memory.peak() / 1e9:.1f} GB. {less}"
 
 
 def in_words(stage: str | None) -> str:
