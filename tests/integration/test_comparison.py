@@ -12,6 +12,7 @@ from torch import nn
 from torch.export import export
 
 from etplugins.comparison import accuracy, compare, locate
+from etplugins.comparison.graph import Rounding
 
 from .conftest import Build
 
@@ -441,3 +442,13 @@ def test_another_program_of_the_same_key_is_compared_again(build: Build, tmp_pat
     made = build(text, "--cache-dir", str(cache), model=MODEL, mutations=passes)
     assert made.code == 1
     assert "computes something else than the exported method" in made.err
+
+
+def test_a_number_is_rounded_alike_in_a_large_and_a_small_tensor() -> None:
+    large = torch.randn(300, 1000, generator=torch.Generator().manual_seed(0))
+    whole = Rounding(1).of(large)
+    assert not torch.equal(whole, large)
+    for part in (slice(0, 2), slice(150, 151), slice(299, 300)):
+        assert torch.equal(Rounding(1).of(large[part]), whole[part])
+    assert torch.equal(Rounding(1).of(large.t()), whole.t())
+    assert torch.equal(Rounding(1).of(large[:1].expand(300, 1000)), whole[:1].expand(300, 1000))

@@ -44,12 +44,14 @@ class BuildResult:
             they were asked for.
         steps: For each step, whether it ran: `run` or `cached`.
         methods: The same for each method, if methods were lowered one by one.
+        comparisons: What each method was compared with in this build, as `Pipeline.comparisons`.
     """
 
     key: str
     artifacts: list[Artifact]
     steps: dict[str, str]
     methods: dict[str, str] = field(default_factory=dict)
+    comparisons: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -198,7 +200,8 @@ def _build(request: Request, directory: Path, options: BuildOptions) -> BuildRes
             options.cache.store("program", request.key, pipeline.program, names)
         *artifacts, index = pipeline.artifacts
         artifacts += _more_files(pipeline, options)
-        return BuildResult(request.key, publish([*artifacts, index], directory), steps, pipeline.methods)
+        published = publish([*artifacts, index], directory)
+        return BuildResult(request.key, published, steps, pipeline.methods, pipeline.comparisons)
 
 
 def _verify(verify: Verify, pipeline: Pipeline) -> None:

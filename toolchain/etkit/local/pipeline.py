@@ -6,6 +6,7 @@ of the build rules call the same functions as the steps here, and have a build s
 
 from __future__ import annotations
 
+import hashlib
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -30,6 +31,7 @@ from etbuild.export.layout import (
     WRITTEN,
     ExportFiles,
 )
+from etbuild.files import safetensors_header
 from etbuild.files.digests import digest, file_digest
 from etbuild.files.writing import Artifact
 from etbuild.inputs.step_context import Stage, Watch, silent
@@ -67,7 +69,9 @@ class Comparison(Protocol):
     def start(self) -> None:
         """Starts its process, unless it runs, early: importing what a model needs takes long."""
 
-    def run(self, directory: Path, lowering: LoweringFacts, scratch: Path, result: Path) -> None:
+    def run(
+        self, directory: Path, lowering: LoweringFacts, scratch: Path, result: Path, known: KnownComparisons | None
+    ) -> None:
         """Compares, and ends its process.
 
         Args:
@@ -75,6 +79,7 @@ class Comparison(Protocol):
             lowering: The facts of the lowering.
             scratch: An existing empty directory, which the process may read.
             result: The file to write, in the form of a validation's result of Buck2.
+            known: Where results of methods are kept. None: nowhere.
 
         Raises:
             InputError: A declared input is missing or does not fit.
@@ -178,6 +183,8 @@ class Pipeline:
 
     Attributes:
         methods: `run` or `cached` for each method, if methods were lowered one by one with a cache.
+        comparisons: For each compared method, what it was compared with in this build: `runtime` and the model,
+            `model`, or nothing, since all is known: `cached`. Empty without a cache.
         artifacts: The program, its named data, the tokenizer, the report and the index. Empty until the last step.
     """
 
@@ -193,6 +200,7 @@ class Pipeline:
         """
         self.request, self.directory, self.stage, self.options, self.cache = request, directory, stage, options, cache
         self.methods: dict[str, str] = {}
+        self.comparisons: dict[str, str] = {}
         self.artifacts: list[Artifact] = []
 
     @property
@@ -369,6 +377,75 @@ class _CachedMethods(KeptMethods):
         return self._pipeline.key(schema, "lower", of_method, reads)
 
 
+class KnownComparisons:
+    """Keeps in the cache what comparing methods has found.
+
+    A key leaves out other methods and the constants of the export. The sources of the model are in it only if they
+    decide the result: an exported method has them no more.
+
+    Args:
+        pipeline: The build.
+        cache: Its cache.
+
+    Attributes:
+        found: The directories of results to keep, by key.
+    """
+
+    def __init__(self, pipeline: Pipeline, cache: Cache) -> None:
+        self._pipeline, self._cache = pipeline, cache
+        self.found: dict[str, Path] = {}
+
+    def fetch(self, plan: LowerPlan, part: str, program: str, directory: Path, *, sources: bool) -> bool:
+        """Fills an empty directory with a result of some methods. Returns False if it is unknown.
+
+        Args:
+            plan: The plan for comparing them by themselves. They are compared together.
+            part: What they were compared with: `runtime` or `model`.
+            program: The digest of their part of the program.
+            directory: The directory.
+            sources: Whether the sources of the model decide the result.
+        """
+        accelerates = self._pipeline.options.accelerate  # without the switches, everything is compared
+        key = self._key(plan, part, program, sources)
+        is_known = accelerates and self._cache.fetch("compared", key, directory) is not None
+        if is_known or part == "runtime":
+            left = ("cached" if part == "model" else "model") if is_known else "runtime"
+            self._pipeline.comparisons.update(dict.fromkeys(plan.methods, left))
+        return is_known
+
+    def keep(self, plan: LowerPlan, part: str, program: str, directory: Path, *, sources: bool) -> None:
+        """Keeps the files in a directory as a result, if the build goes on without an error. The arguments are those of
+        `fetch`."""
+        self.found[self._key(plan, part, program, sources)] = directory
+
+    def _key(self, plan: LowerPlan, part: str, program: str, sources: bool) -> str:
+        run = self._pipeline
+        others = {f"{METHODS}/{other}.pt2" for other in run.request.plan.methods if other not in plan.methods}
+        reads = {
+            **_exported(run, {LINES, NOTES, EXAMPLES, CONSTANTS, CONSTANT_TENSORS, *others}),
+            **({"sources": run.request.described["sources"]} if sources else {}),
+            "examples": _examples(run.export.directory / EXAMPLES, plan.methods),
+            "program": program,
+            "part": part,
+        }
+        return run.key("executorch-compared-key/v1", "compare", plan, reads)
+
+
+def _examples(path: Path, names: Collection[str]) -> dict[str, object]:
+    """The dtypes, the shapes and the digests of the example inputs of methods."""
+    if not path.exists():
+        return {}
+    with path.open("rb") as file:
+        header, start = safetensors_header.read(file)
+        found: dict[str, object] = {}
+        for name, entry in sorted(header.items()):
+            if name.partition("/")[0] in names:
+                begin, end = entry["data_offsets"]
+                file.seek(start + begin)
+                found[name] = [entry["dtype"], entry["shape"], hashlib.sha256(file.read(end - begin)).hexdigest()]
+        return found
+
+
 def files_below(directory: Path) -> list[str]:
     """The files below a directory, by their paths in it, sorted."""
     return sorted(path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file())
@@ -441,7 +518,12 @@ def _compare(run: Pipeline) -> None:
     """Compares the program with its model."""
     scratch = run.directory / "compared"  # the model's process may read this directory
     scratch.mkdir()
-    run.comparison.run(run.program, run.lowering, scratch, run.compared)
+    if run.cache is None:
+        run.comparison.run(run.program, run.lowering, scratch, run.compared, None)
+        return
+    known = KnownComparisons(run, run.cache)
+    with run.stored("compared", known.found):
+        run.comparison.run(run.program, run.lowering, scratch, run.compared, known)
 
 
 def _report(run: Pipeline) -> None:

@@ -290,12 +290,14 @@ _LEAST_SENTINEL = 1000
 
 def _signal(magnitudes: torch.Tensor, same: torch.Tensor) -> torch.Tensor:
     """The magnitudes with 0 in place of sentinels, which would hide the errors of all other elements."""
-    sizes = magnitudes.unique()  # sorted
-    while sizes.numel() > 1 and sizes[-1] >= _LEAST_SENTINEL and 0 < sizes[-2] * _SENTINEL < sizes[-1]:
-        largest = magnitudes == sizes[-1]
-        if not bool(same[largest].all()):
+    while magnitudes.numel() and float(largest := magnitudes.max()) >= _LEAST_SENTINEL:
+        others = magnitudes[magnitudes < largest]
+        if not others.numel() or not 0 < others.max() * _SENTINEL < largest:
             break
-        magnitudes, sizes = torch.where(largest, 0.0, magnitudes), sizes[:-1]
+        are_largest = magnitudes == largest
+        if not bool(same[are_largest].all()):
+            break
+        magnitudes = torch.where(are_largest, 0.0, magnitudes)
     return magnitudes
 
 

@@ -14,6 +14,7 @@ from etbuild.processes.import_without_gc import import_without_gc
 from etbuild.steps.lowering_options import LoweringOptions
 from etbuild.steps.method_change import adapters
 from etbuild.steps.saved_export import LoweringJob, load_methods, open_content
+from etplugins.comparison.known import NOT
 from etplugins.comparison.parts import ComparePlan
 
 if TYPE_CHECKING:
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from etbuild.export.read_archive import Content, SavedExport
     from etplugins.comparison.compare import ComparedMethod
 
-NOT = "was not compared with PyTorch:"
-"""Begins a note about a method, before the reason."""
 _LARGE = 1 << 20  # bytes: smaller weights are kept, because reading them for each call takes longer
 
 

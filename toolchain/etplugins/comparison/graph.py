@@ -19,7 +19,8 @@ from torch.utils import _pytree as pytree
 
 from etplugins.comparison.coverage import Coverage
 
-_AT_ONCE = 1 << 20  # so many elements of a large tensor are dequantized or rounded at once
+_AT_ONCE = 1 << 20  # so many elements of a large tensor are dequantized at once
+_IN_CACHE = 1 << 16  # so many are rounded at once: all numbers on the way fit in the processor's cache
 _DEQUANTIZE = "torchao.dequantize_affine.default"
 _MIX = 0x2C1B3C6D  # an odd number whose bits look random
 _QUANTIZES = ("quantized_decomposed::quantize", "torchao::quantize")
@@ -173,12 +174,11 @@ class Rounding:
             return value
         relative = (self.UNITS if value.element_size() >= 4 else 1) * torch.finfo(value.dtype).eps
         salt = self._salt()
-        if value.numel() <= _AT_ONCE:
-            return _noise(value, salt).mul_(relative).add_(1).mul(value).to(value.dtype)
-        changed = value if own and value.is_contiguous() else torch.empty_like(value)
-        count = value.numel() // _AT_ONCE  # the random numbers take several times the memory of a part
-        for part, into in zip(value.tensor_split(count), changed.tensor_split(count), strict=True):
-            into.copy_(_noise(part, salt).mul_(relative).add_(1).mul(part))
+        large = value.numel() > _AT_ONCE
+        flat = value.is_contiguous()
+        changed = value if own and large and flat else torch.empty_like(value)
+        for part, into in zip(*(_parts(each, flat) for each in (value, changed)), strict=True):
+            into.copy_(_moved(part, salt, relative))
         return changed
 
     def before_quantizing(self, value: torch.Tensor, step: float | torch.Tensor, may_be_other: bool) -> torch.Tensor:
@@ -191,12 +191,30 @@ class Rounding:
         return self._random.getrandbits(31) | 1, self._random.getrandbits(31)
 
 
+def _parts(value: torch.Tensor, flat: bool) -> Sequence[torch.Tensor]:
+    """Views that together are a tensor: the numbers on the way to a changed part take several times its memory."""
+    parts: Sequence[torch.Tensor] = (
+        value.view(-1).split(_IN_CACHE) if flat else value.tensor_split(value.numel() // _AT_ONCE + 1)
+    )
+    return parts
+
+
+def _moved(value: torch.Tensor, salt: tuple[int, int], relative: float) -> torch.Tensor:
+    """A value, each element changed by up to a part of itself. Products with powers of two are exact."""
+    return _hashed(value, salt).mul_(2**-31 * relative).add_(1).mul(value).to(value.dtype)
+
+
 def _noise(value: torch.Tensor, salt: tuple[int, int]) -> torch.Tensor:
     """Numbers from -1 to 1 that look random: a hash of each element."""
+    return _hashed(value, salt).mul_(2**-31)
+
+
+def _hashed(value: torch.Tensor, salt: tuple[int, int]) -> torch.Tensor:
+    """A hash of each element: integers of 32 bits as floats."""
     times, plus = salt
     mixed = value.to(torch.float32, copy=True).view(torch.int32)
     mixed.mul_(_MIX).bitwise_xor_(mixed >> 15).mul_(times).add_(plus)  # the products wrap round
-    return mixed.to(torch.float32).mul_(2**-31)
+    return mixed.to(torch.float32)
 
 
 @dataclass(frozen=True)

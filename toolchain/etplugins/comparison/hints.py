@@ -59,12 +59,12 @@ def slow_work(program: ExportedProgram, kernels: Collection[str]) -> int:
         program: The exported method.
         kernels: The kernels that the program calls.
     """
-    return sum(
-        math.prod(map(_size, _first(node.meta["val"]).shape)) * _window(node)
-        for node in program.graph.nodes
-        if node.op == "call_function"
-        and any(kernel.startswith(_KERNELS.get(operator(node), "?")) for kernel in kernels)
-    )
+    slow = [node for node in program.graph.nodes if node.op == "call_function" and _is_slow(operator(node), kernels)]
+    return sum(math.prod(map(_size, _first(node.meta["val"]).shape)) * _window(node) for node in slow)
+
+
+def _is_slow(name: str, kernels: Collection[str]) -> bool:
+    return name in _KERNELS and any(kernel.startswith(_KERNELS[name]) for kernel in kernels)
 
 
 def _window(node: Node) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -118,3 +119,17 @@ class ComparePlan(LowerPlan):
     def data_names(self) -> dict[str, DocumentPath]:
         """The declared inputs that lowering and making the model read, each with the place that names it first."""
         return {**self.exported.data_names, **super().data_names}
+
+    def of_methods(self, names: Collection[str]) -> ComparePlan:
+        """The plan for comparing these methods by themselves."""
+        exported = self.exported
+        if not (exported.keeps_integers or exported.adapters):  # else other methods decide which weights a model has
+            own = {name: exported.methods[name] for name in names}
+            exported = exported.replace(methods=own, constant_methods={})
+        return self.replace(
+            methods={name: self.methods[name] for name in names},
+            memory_planning={name: each for name, each in self.memory_planning.items() if name in names},
+            comparisons={name: self.comparisons[name] for name in names},
+            constant_methods={},
+            exported=exported,
+        )

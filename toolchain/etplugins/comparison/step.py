@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -12,13 +12,14 @@ from etbuild import backends
 from etbuild.errors import BuildError, InputError, Problem
 from etbuild.exception_text import hints, summary
 from etbuild.files import writing
-from etbuild.files.digests import canonical_json
+from etbuild.files.digests import canonical_json, digest
 from etbuild.guard import children
 from etbuild.inputs.sources import UsedSources
 from etbuild.inputs.step_context import StepContext
 from etbuild.results import FileHead, LoweringFacts, ProgramFile
 from etbuild.steps.saved_export import LoweringJob, load_custom_ops, opened_export, runs_code_of_others
-from etplugins.comparison.compared_methods import NOT, ComparedMethods, import_all
+from etplugins.comparison.compared_methods import ComparedMethods, import_all
+from etplugins.comparison.known import NOT, Group, Known
 from etplugins.comparison.parts import ComparePlan
 from etplugins.comparison.witness import MORE_OR_LESS, Witness, witnesses, write_calls
 from etplugins.runtime import program_files
@@ -32,8 +33,6 @@ RESULT = "comparison.json"
 _LARGEST_BYTES = 1 << 31
 """The largest size of files and planned memory together. The runtime needs as much again, beside the build."""
 _LEAVE_OUT = "if the application has kernels of its own, `checks.compare` can leave the method out with a reason"
-CALLS = "calls"
-"""The name of the file for the witness."""
 
 
 class CompareStep:
@@ -46,9 +45,11 @@ class CompareStep:
         """Starts the process of the model."""
         self._witness.start()
 
-    def run(self, directory: Path, lowering: LoweringFacts, scratch: Path, result: Path) -> None:
+    def run(
+        self, directory: Path, lowering: LoweringFacts, scratch: Path, result: Path, known: Known | None = None
+    ) -> None:
         """Compares. Errors are those of `compare`."""
-        compare(self._job(), self._witness, Built.below(directory, lowering), scratch, result)
+        compare(self._job(), self._witness, Built.below(directory, lowering), scratch, result, known)
         self.close()
 
     def close(self) -> None:
@@ -98,7 +99,14 @@ class Built:
         return program_files.ProgramFiles(self.program, tuple(self.named_data[name] for name in names), facts)
 
 
-def compare(job: LoweringJob[ComparePlan], witness: Witness, built: Built, scratch: Path, result: Path) -> None:
+def compare(
+    job: LoweringJob[ComparePlan],
+    witness: Witness,
+    built: Built,
+    scratch: Path,
+    result: Path,
+    known: Known | None = None,
+) -> None:
     """Compares each method that the runtime here can run. Writes a note about the others.
 
     Args:
@@ -107,6 +115,7 @@ def compare(job: LoweringJob[ComparePlan], witness: Witness, built: Built, scrat
         built: The program.
         scratch: An existing empty directory, for files that are only needed meanwhile.
         result: The file to write, in the form that Buck2 expects of a validation.
+        known: Where earlier results are, and this one will be.
 
     Raises:
         InputError: A declared input is missing or does not fit.
@@ -116,7 +125,7 @@ def compare(job: LoweringJob[ComparePlan], witness: Witness, built: Built, scrat
     left_out = _left_out(job.plan, built)
     if left_out.keys() != job.plan.methods.keys():
         wanted = [name for name in sorted(job.plan.methods) if name not in left_out]
-        left_out = {**left_out, **_compare(job, witness, built, wanted, scratch)}
+        left_out = {**left_out, **_compare(job, witness, built, wanted, scratch, known)}
     notes = [f"`{name}` {what}" for name, what in sorted(left_out.items())]
     message = {"message": "\n".join(notes)} if notes else {}
     said = canonical_json({"version": 1, "data": {"status": "success", **message}})
@@ -150,18 +159,58 @@ def _left_out(plan: ComparePlan, built: Built) -> dict[str, str]:
 
 
 def _compare(
-    job: LoweringJob[ComparePlan], witness: Witness, built: Built, wanted: list[str], scratch: Path
+    job: LoweringJob[ComparePlan],
+    witness: Witness,
+    built: Built,
+    wanted: list[str],
+    scratch: Path,
+    known: Known | None,
 ) -> dict[str, str]:
     """Compares the program with the exported methods, and those with the model. Returns notes, by method."""
     if job.options.jobs > 1:
         witness.start()
+    groups = [*_groups(job.plan, built.files, wanted, scratch)]
     with opened_export(job, witness.used) as (saved, context):
-        programs = functools.partial(_compare_programs, job, saved, context, witness.examples, built, wanted, scratch)
-        if saved.export_plan is None and not runs_code_of_others(job.plan, saved):
-            notes, calls = programs()
-        else:
-            notes, calls = children.run_one(programs)
-    return _joined(notes, witness.compare(calls))
+        runs_others = saved.export_plan is not None or runs_code_of_others(job.plan, saved)
+        if known is not None:
+            import_all(job.options)
+            for group, part in zip(groups, _parts(built, groups), strict=True):
+                group.fetch(known, part, sources=runs_others)
+        if left := [group for group in groups if group.of_runtime is None]:
+            programs = functools.partial(_compare_programs, job, saved, context, witness.examples, built, left)
+            notes = children.run_one(programs) if runs_others else programs()
+            for group in left:
+                group.of_runtime = {name: notes[name] for name in group.names if name in notes}
+    of_model = witness.compare({group.calls: group.names for group in groups if group.needs_model})
+    for group in groups:
+        if group.needs_model:
+            group.of_model = {name: of_model[name] for name in group.names if name in of_model}
+        if known is not None:
+            group.keep(known, sources=runs_others)
+    return _joined(
+        {name: what for group in groups for name, what in (group.of_runtime or {}).items()},
+        {name: what for group in groups for name, what in (group.of_model or {}).items()},
+    )
+
+
+def _groups(plan: ComparePlan, files: ProgramFiles, wanted: list[str], scratch: Path) -> Iterator[Group]:
+    """Yields the methods that are compared together: those that share state, or one."""
+    with_model = {*witnesses(plan)}
+    for number, names in enumerate([wanted] if files.shares_state else [[name] for name in wanted]):
+        yield Group.made(plan.of_methods(names), scratch / str(number), not with_model.isdisjoint(names))
+
+
+def _parts(built: Built, groups: Sequence[Group]) -> Iterator[str]:
+    """Yields the digest of each group's part of the program. Any part of a file with named data counts for all."""
+    program, *named_data = (artifact["sha256"] for artifact in built.lowering["artifacts"])
+    digests: Mapping[str, str] = {}
+    if len(groups) > 1:
+        from etplugins.comparison.program_parts import method_digests
+
+        digests = method_digests(built.program)
+    methods = built.lowering["program"]["methods"]
+    for group in groups:
+        yield digest([named_data, [[name, methods[name], digests.get(name, program)] for name in group.names]])
 
 
 def _joined(notes: Mapping[str, str], others: Mapping[str, str]) -> dict[str, str]:
@@ -176,36 +225,29 @@ def _compare_programs(
     context: StepContext,
     examples: Path,
     built: Built,
-    wanted: list[str],
-    scratch: Path,
-) -> tuple[dict[str, str], dict[Path, list[str]]]:
-    """Compares the program with its exported methods. Methods that share state are compared together.
-
-    Returns:
-        Notes, by method; and files with the calls for the witness, each with the methods that are called there.
-    """
+    groups: Sequence[Group],
+) -> dict[str, str]:
+    """Compares the program with its exported methods, and writes calls for the witness. Returns notes, by method."""
     import_all(job.options)
     from etplugins.comparison.compare import Wrong
     from etplugins.runtime import child
 
     load_custom_ops(job.plan, context)
     files, exported = built.files, ComparedMethods.read(job, saved, context, examples)
-    groups = [wanted] if files.shares_state else [[name] for name in wanted]
-    with job.stage(f"compare {', '.join(wanted)}"):
-        directories = {scratch / str(number): names for number, names in enumerate(groups)}
+    names = [name for group in groups for name in group.names]
+    with job.stage(f"compare {', '.join(names)}"):
         tasks = {
-            f"comparing {', '.join(names)}": functools.partial(_first_wrong, exported, names, files, directory)
-            for directory, names in directories.items()
+            f"comparing {', '.join(group.names)}": functools.partial(_first_wrong, exported, group, files)
+            for group in groups
         }
         try:
             found: list[_Found] = [*child.run(tasks, job.options.jobs).values()]
         except BuildError as error:
-            raise BuildError([_explained(problem, wanted, built.lowering) for problem in error.problems]) from error
+            raise BuildError([_explained(problem, names, built.lowering) for problem in error.problems]) from error
     wrong = [Wrong(**each["wrong"]) for each in found if each["wrong"] is not None]
     if wrong:
         raise BuildError([_problem(exported, each, search=number == 0) for number, each in enumerate(wrong)])
-    notes = {name: what for each in found for name, what in each["notes"].items()}
-    return notes, {file: names for directory, names in directories.items() if (file := directory / CALLS).exists()}
+    return {name: what for each in found for name, what in each["notes"].items()}
 
 
 def _explained(problem: Problem, methods: Iterable[str], lowering: LoweringFacts) -> Problem:
@@ -227,21 +269,20 @@ class _Found(TypedDict):
     notes: dict[str, str]
 
 
-def _first_wrong(exported: ComparedMethods, names: list[str], files: ProgramFiles, scratch: Path) -> _Found:
+def _first_wrong(exported: ComparedMethods, methods: Group, files: ProgramFiles) -> _Found:
     """The first wrong call as plain values, and what was left out. Runs in a child process: the runtime may crash.
 
     If all calls are right, it writes them for the witness.
     """
     from etplugins.comparison.compare import CannotRun, Comparison
 
-    group, skipped = exported.methods(names)
+    group, skipped = exported.methods(methods.names)
     if not group:
         return {"wrong": None, "notes": skipped}
     of_group = {method.name: files.method(method.name) for method in group}
-    scratch.mkdir()
     try:
         only = replace(files, facts={**files.facts, "methods": of_group})
-        comparison = Comparison(group, only, scratch, exported.job.options.jobs)
+        comparison = Comparison(group, only, methods.scratch, exported.job.options.jobs)
         wrong = comparison.first_wrong(exported.job.plan.work)
     except CannotRun as error:
         return {"wrong": None, "notes": {**skipped, **dict.fromkeys(of_group, f"{NOT} {error}")}}
@@ -252,7 +293,7 @@ def _first_wrong(exported: ComparedMethods, names: list[str], files: ProgramFile
         return {"wrong": vars(wrong), "notes": {}}
     notes = {name: f"was compared with PyTorch {what}" for name, what in comparison.notes.items()}
     if of_group.keys() & witnesses(exported.job.plan):
-        notes = _joined(notes, write_calls(scratch / CALLS, group, comparison.calls))
+        notes = _joined(notes, write_calls(methods.calls, group, comparison.calls))
     return {"wrong": None, "notes": {**skipped, **notes}}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -315,7 +316,8 @@ def _show_stages(options: argparse.Namespace, loaded: Manifest, given: Inputs) -
 
 def _facts(built: BuildResult) -> dict[str, Any]:
     artifacts = [{**artifact.facts(), "path": str(artifact.path)} for artifact in built.artifacts]
-    return {"key": built.key, "steps": built.steps, "methods": built.methods, "artifacts": artifacts}
+    how = {"steps": built.steps, "methods": built.methods, "comparisons": built.comparisons}
+    return {"key": built.key, **how, "artifacts": artifacts}
 
 
 def _table(built: list[tuple[str, BuildResult]]) -> str:
@@ -325,8 +327,19 @@ def _table(built: list[tuple[str, BuildResult]]) -> str:
     rows += [(str(each.path), size(each.size), each.sha256[:16]) for _, one in built for each in one.artifacts]
     cached = {name: _from_cache(one) for name, one in built}
     shown = [f"{name} ({steps})" if len(built) > 1 else steps for name, steps in cached.items() if steps]
-    return table(rows) + (f"\nfrom the cache: {', '.join(shown)}" if shown else "")
+    text = table(rows) + (f"\nfrom the cache: {', '.join(shown)}" if shown else "")
+    compared = {name: _compared(one) for name, one in built}
+    return "\n".join([text, *(f"{name}: {how}" if len(built) > 1 else how for name, how in compared.items() if how)])
 
 
 def _from_cache(built: BuildResult) -> str:
     return ", ".join(name for name, how in {**built.steps, **built.methods}.items() if how == "cached")
+
+
+def _compared(built: BuildResult) -> str:
+    """How many methods were compared, if earlier comparisons of some are known."""
+    how = Counter(built.comparisons.values())
+    if how["runtime"] == how.total():
+        return ""
+    with_model = f", {how['model']} with the model only" if how["model"] else ""
+    return f"compared: {how['runtime']} of {how.total()} methods{with_model}; known: {how['cached']}"
