@@ -342,7 +342,7 @@ def test_bazel_7_finds_the_results_of_another_configuration(
         f"--execution_log_json_file={log}",
     )
     bin_directory = bazel7(package.directory, "build", f"//{PACKAGE}:net", *mapped)
-    outputs = [bin_directory / f"{PACKAGE}/net.{end}" for end in ("pte", "index.json", "report.json")]
+    outputs = [bin_directory / f"{PACKAGE}/net.{end}" for end in ("pte", "index.json")]
     place, made = bin_directory.resolve(), [file.read_bytes() for file in outputs]
     assert sorted(name for name in executed(log)[0] if name in STEPS) == sorted(STEPS)
     for target, options in (("net", ["--compilation_mode=opt"]), ("apps", []), ("tool", [])):
