@@ -114,6 +114,7 @@ def with_the_backend(example: Path) -> str:
     blocks = [
         each.text for each in snippets() if each.page.endswith("custom-backend.md") and each.language == "starlark"
     ]
+    label: str
     [label] = re.findall(r'extra_requirements = \["(//third_party:tally.lock)"\]', blocks[0])
     (example / "third_party").mkdir()
     (example / "third_party/BUILD").write_text('exports_files(["tally.lock"])\n')

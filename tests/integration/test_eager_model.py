@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import save
+from torch.utils import _pytree as pytree
 
+from etplugins.comparison.compare import FIRST
+from etplugins.comparison.eager import EagerMethod
+from etplugins.comparison.model import ExportedForm, ModelComparison
 from tests.helpers import runtime
 
 from .conftest import Build
@@ -231,3 +237,25 @@ def test_state_that_is_no_tensor_is_refused(build: Build, tmp_path: Path) -> Non
     )
     assert built.code == 2
     assert "`Net.set_extra_state` would load `_extra_state`, which is no tensor" in built.err
+
+
+@pytest.mark.parametrize(("quantized", "made"), [(["one", "two"], 2), (["one"], 4), ([], 5)])
+def test_only_judged_calls_are_made(quantized: list[str], made: int) -> None:
+    """Of a quantized method, only the call with the example inputs is judged. Earlier calls may change its state."""
+    counted = list[str]()
+
+    class Method(EagerMethod):
+        def call(self, spec: Any, leaves: Any) -> list[Any]:
+            counted.append(self.entry)
+            return [*leaves]
+
+    x = torch.arange(4.0)
+    spec = pytree.tree_structure(((x,), {}))
+    eager = {name: Method(torch.nn.Identity(), name, nullcontext) for name in ("one", "two")}
+    forms = {name: ExportedForm(spec, name in quantized, True) for name in eager}
+    comparison = ModelComparison(eager, forms, dict.fromkeys(eager), (), pytest.fail)
+    calls = [("one", FIRST, [x], [x]), ("two", FIRST, [x], [x])]
+    calls += [(name, "another call", [x], [x]) for name in ("one", "two", "one")]
+    assert comparison.first_wrong(calls) is None
+    assert len(counted) == made
+    assert comparison.losses == dict.fromkeys(quantized, "exact")

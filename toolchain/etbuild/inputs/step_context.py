@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import torch
+
     from etbuild.inputs.given import Given
 
 Stage = Callable[[str], AbstractContextManager[Any]]
@@ -25,6 +27,10 @@ def silent(name: str) -> AbstractContextManager[None]:
     return nullcontext()
 
 
+Spill = Callable[["torch.Tensor", Callable[[], "torch.Tensor"]], "torch.Tensor"]
+"""Takes a tensor and a function that reads it again. Returns it, or one whose content is elsewhere until it is read."""
+
+
 @dataclass(frozen=True)
 class StepContext:
     """What every step needs, whether it exports or lowers.
@@ -32,9 +38,9 @@ class StepContext:
     Attributes:
         inputs: The declared inputs, which the step may read.
         stage: Is called for each stage, to show progress.
-        spill: An existing directory for files that hold large tensors in place of memory; None: they stay in memory.
+        spill: Keeps large tensors elsewhere; None: they stay in memory.
     """
 
     inputs: Given
     stage: Stage = silent
-    spill: Path | None = None
+    spill: Spill | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -12,6 +12,7 @@ import torch
 from etbuild.errors import DocumentPath, InputError, Problem, did_you_mean, unknown
 from etbuild.inputs import checkpoints
 from etbuild.inputs.given import Given
+from etbuild.inputs.step_context import Spill
 from etbuild.model.joined_tensor import Joined
 from etbuild.model.packing import KeptWeights, Packing
 from etbuild.model.tensor_bytes import FLOATING, dtype_name, equal
@@ -82,7 +83,7 @@ class CheckpointTensors:
         self._unread = {part.name for entry in facts if not entry.in_weights for part in entry.stored_as}
         self._packing = packing
         self._kept: KeptWeights | None = None
-        self._spill: Callable[[torch.Tensor], torch.Tensor] = lambda tensor: tensor
+        self._spill: Spill = lambda tensor, _: tensor
         self._stored: dict[str, _StoredTensor] = {}  # in the order of the files, by name in the module
         problems = [problem for index in range(len(weights)) for problem in self._open(weights, index, inputs, module)]
         problems += self._join()
@@ -221,15 +222,20 @@ class CheckpointTensors:
         return _converted(tensor, self._expected[name], self._stored[name])
 
     def _content(self, stored: _StoredTensor, expected: TensorFacts) -> torch.Tensor:
-        """The content of a parameter in its dtype, dequantized if it is packed. Notes what a program keeps."""
+        """The content of a parameter, as `_read` reads it, or the tensor that `spill` returns for it."""
+        content, is_view = self._read(stored, expected)
+        return content if is_view else self._spill(content, lambda: self._read(stored, expected)[0])
+
+    def _read(self, stored: _StoredTensor, expected: TensorFacts) -> tuple[torch.Tensor, bool]:
+        """The content of a parameter in its dtype, dequantized if it is packed, and whether it is a view of a mapped
+        file. Notes what a program keeps."""
         names = self._names[first_name(expected)]
         if self._kept is None or self._kept.kinds.keys().isdisjoint(names):
             content = stored.opened.take(stored.name)
         elif not isinstance(content := stored.opened.content(stored.name), torch.Tensor):
             content = self._kept.tensor(names, content, getattr(torch, expected.dtype), self._spill)
         converted = _converted(content, expected, stored)
-        is_view = stored.opened.is_mapped and converted.data_ptr() == content.data_ptr()
-        return converted if is_view else self._spill(converted)
+        return converted, stored.opened.is_mapped and converted.data_ptr() == content.data_ptr()
 
     def by_name(self, needed: Collection[str] | None = None) -> dict[str, torch.Tensor]:
         """The tensors by name, in the order of the module. A tied tensor has all its names.
@@ -252,19 +258,16 @@ class CheckpointTensors:
                 tensors[names[0]].copy_(tensor)
 
     def load_into(
-        self,
-        tensors: Mapping[str, torch.Tensor],
-        kept: KeptWeights | None = None,
-        spill: Callable[[torch.Tensor], torch.Tensor] = lambda tensor: tensor,
+        self, tensors: Mapping[str, torch.Tensor], kept: KeptWeights | None = None, spill: Spill | None = None
     ) -> None:
         """Replaces the content of a module's parameters and buffers. No code of the module runs.
 
         Args:
             tensors: The parameters and buffers by name.
             kept: Which packed weights layers keep; None: all are dequantized.
-            spill: Returns a tensor with its content in a file, if it is large.
+            spill: As in `StepContext`.
         """
-        self._kept, self._spill = kept, spill
+        self._kept, self._spill = kept, spill or self._spill
         for name in self._sources:  # frees the old content first, so that each tensor is in memory only once
             if type(tensors[name].data) is torch.Tensor:  # the setter of `data` below refuses other types
                 tensors[name].data = tensors[name].data.new_empty(0)

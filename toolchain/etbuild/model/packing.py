@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from etbuild import plugins
+from etbuild.inputs.step_context import Spill
 from etbuild.plan.step_plans import ExportPlan
 
 if TYPE_CHECKING:
@@ -41,20 +42,14 @@ class KeptWeights(Protocol):
 
     kinds: Mapping[str, str]
 
-    def tensor(
-        self,
-        names: Collection[str],
-        content: PackedWeight,
-        dtype: torch.dtype,
-        spill: Callable[[torch.Tensor], torch.Tensor],
-    ) -> torch.Tensor:
+    def tensor(self, names: Collection[str], content: PackedWeight, dtype: torch.dtype, spill: Spill) -> torch.Tensor:
         """The content of a weight as floats. If no method needs floats, zeros that take no memory.
 
         Args:
             names: All names of the weight in the module.
             content: The packed weight.
             dtype: The dtype of the weight in the module.
-            spill: Returns a tensor with its content in a file, if it is large.
+            spill: As in `StepContext`.
         """
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING
 
 from etbuild.files.weights_suffixes import suffixes_of_plugins
@@ -64,14 +63,10 @@ def _load(
     """Loads checkpoints into a module."""
     from etbuild.model import module
     from etbuild.model.checkpoint import CheckpointTensors
-    from etbuild.model.spilled_tensors import spilled
     from etbuild.model.weights_files import describe_state
 
-    facts, cast, packing = (
-        describe_state(root),
-        export_plan.model.dtype is not None,
-        packing_of_module(root, export_plan),
-    )
+    facts, packing = describe_state(root), packing_of_module(root, export_plan)
+    cast = export_plan.model.dtype is not None
     checkpoint = CheckpointTensors(read, context.inputs, facts, cast, root, packing)
     if module.loading_code(root) is not None:
         root.load_state_dict(checkpoint.by_name(), strict=False)
@@ -79,7 +74,7 @@ def _load(
         checkpoint.load_in_place(module.named_tensors(root))
     else:
         kept = _kept_weights(root, export_plan, packing is not None, floats)
-        checkpoint.load_into(module.named_tensors(root), kept, functools.partial(spilled, directory=context.spill))
+        checkpoint.load_into(module.named_tensors(root), kept, context.spill)
 
 
 def _kept_weights(root: torch.nn.Module, export_plan: ExportPlan, packed: bool, floats: bool) -> KeptWeights | None:

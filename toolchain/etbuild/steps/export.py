@@ -81,11 +81,12 @@ def _export(
         from etbuild.export.node_sources import graphs_numbered
         from etbuild.model import packing
         from etbuild.model.module import weights_elsewhere
+        from etbuild.model.spilled_tensors import spilled
         from etbuild.surroundings.random_seeds import seed
 
         seed(export_plan.model.seed)  # modules may draw random numbers during their import
         with importable(used, inputs.data.values(), watch), graphs_numbered(), notes.collected() as said:
-            context = StepContext(inputs, stage, directory)
+            context = StepContext(inputs, stage, lambda tensor, _: spilled(tensor, directory))
             if export_plan.custom_ops.libraries or export_plan.custom_ops.modules:
                 from etbuild.export import custom_ops
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import pickle
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from etplugins.comparison.compare import Call, ComparedMethod, Comparison, Wrong
     from etplugins.comparison.eager import EagerMethod
+    from etplugins.comparison.large_weights import LargeWeights
 
 MORE_OR_LESS = "`checks.compare` can allow more, or leave the method out with a reason"
 """The last hint of an error about a comparison."""
@@ -137,14 +138,19 @@ class Witness:
         """Runs in the process. The result also has what contexts find when they end."""
         job = self._job()
         with pytorch_imported(job), sources_importable(job, self.used) as context:
+            from etplugins.comparison.large_weights import LargeWeights
+
             load_custom_ops(job.plan, context)
             is_large = sum(path.stat().st_size for path in job.inputs.data.values()) > _LARGE
+            weights, methods = LargeWeights(), job.plan.exported.methods
+            if all(methods[name].quantize is not None for name in witnesses(job.plan)):  # then there are few calls
+                context = replace(context, spill=weights.take)
             eager = None if is_large else _eager_methods(job, context)
             calls = yield
             job = self._job()
             active_finder().lines = job.export.lines
             known = _Known(job, context, self.examples)
-            return _compared(known, eager or _eager_methods(job, context), calls)
+            return _compared(known, eager or _eager_methods(job, context), calls, weights)
 
     def _job(self) -> LoweringJob[ComparePlan]:
         """Reads the job in the process. Only the parent reports stages."""
@@ -174,7 +180,7 @@ class _Known:
 
 
 def _eager_methods(job: LoweringJob[ComparePlan], context: StepContext) -> dict[str, EagerMethod]:
-    """Makes the model, and returns its methods by name."""
+    """Makes the model, and returns its methods by name. It computes in float: no layer keeps integers."""
     from etbuild.model import module
     from etbuild.steps.create_module import create_module
     from etbuild.surroundings.random_seeds import seed
@@ -182,8 +188,9 @@ def _eager_methods(job: LoweringJob[ComparePlan], context: StepContext) -> dict[
 
     plan = job.plan.exported
     seed(plan.model.seed)  # modules may draw numbers when they are imported
+    in_floats = plan.replace(methods={name: method.replace(quantize=None) for name, method in plan.methods.items()})
     with undone():  # later reads may use paths below the current directory
-        root = create_module(plan, context, job.plan.weights, floats=True, in_place=True)
+        root = create_module(in_floats, context, job.plan.weights, in_place=True)
     tensors = module.named_tensors(root)
     for name, content in weights_of_adapters(job, tensors.keys()).items():
         tensors[name].copy_(content)
@@ -199,24 +206,41 @@ def _eager_methods(job: LoweringJob[ComparePlan], context: StepContext) -> dict[
     }
 
 
-def _compared(known: _Known, eager: Mapping[str, EagerMethod], files: Sequence[Path]) -> dict[str, str]:
+def _compared(
+    known: _Known, eager: Mapping[str, EagerMethod], files: Sequence[Path], weights: LargeWeights
+) -> dict[str, str]:
     """Compares in child processes: calls change the state of the model."""
     from etplugins.comparison.compare import Wrong
-    from etplugins.runtime import child
 
-    tasks = {
-        f"comparing with the model ({number})": functools.partial(_first_wrong, known, eager, file)
-        for number, file in enumerate(files)
-    }
-    found = [*child.run(tasks, known.job.options.jobs).values()]
+    found = _found(known, eager, files, weights)
     wrong = [Wrong(**each["wrong"]) for each in found if each["wrong"] is not None]
     if wrong:
         raise BuildError([_problem(known, eager, each, search=number == 0) for number, each in enumerate(wrong)])
     return {name: what for each in found for name, what in each["notes"].items()}
 
 
+def _found(
+    known: _Known, eager: Mapping[str, EagerMethod], files: Sequence[Path], weights: LargeWeights
+) -> list[dict[str, Any]]:
+    """The results for each file. Only a model with all weights in memory can fail, or differ."""
+    from etplugins.runtime import child
+
+    tasks = {
+        f"comparing with the model ({number})": functools.partial(_first_wrong, known, eager, file)
+        for number, file in enumerate(files)
+    }
+    if weights:
+        with suppress(Exception), weights:
+            found = [*child.run(tasks, known.job.options.jobs).values()]
+            if all(each["whole"] for each in found):
+                return found
+        weights.give_all(next(iter(eager.values())).root)
+    return [*child.run(tasks, known.job.options.jobs).values()]
+
+
 def _first_wrong(known: _Known, eager: Mapping[str, EagerMethod], file: Path) -> dict[str, Any]:
-    """The first call in which an exported method differs from the model, as plain values, and notes by method."""
+    """The first call in which an exported method differs from the model, as plain values; notes by method; and whether
+    all calls agree."""
     import torch
 
     from etplugins.comparison.model import ModelComparison
@@ -236,7 +260,8 @@ def _first_wrong(known: _Known, eager: Mapping[str, EagerMethod], file: Path) ->
     notes = {name: f"{IN_PART} {what}" for name, what in comparison.notes.items()}
     for name, loss in comparison.losses.items():
         notes.setdefault(name, f"is quantized: {loss} against the float model")
-    return {"wrong": None if wrong is None else vars(wrong), "notes": notes}
+    whole = wrong is None and not comparison.notes
+    return {"wrong": None if wrong is None else vars(wrong), "notes": notes, "whole": whole}
 
 
 def _problem(known: _Known, eager: Mapping[str, EagerMethod], wrong: Wrong, *, search: bool) -> Problem:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 import torch
 
+from etbuild.inputs.step_context import Spill
 from etbuild.model.spilled_tensors import unused
 from etbuild.model.tensor_files import PackedWeight
 from etplugins.packed.integers import Integers
@@ -35,20 +36,14 @@ class KeptIntegers:
     integers: dict[str, Integers] = field(default_factory=dict)
     dequantized: dict[str, str] = field(default_factory=dict)
 
-    def tensor(
-        self,
-        names: Collection[str],
-        content: PackedWeight,
-        dtype: torch.dtype,
-        spill: Callable[[torch.Tensor], torch.Tensor],
-    ) -> torch.Tensor:
+    def tensor(self, names: Collection[str], content: PackedWeight, dtype: torch.dtype, spill: Spill) -> torch.Tensor:
         """The content of a packed weight as floats. Returns zeros that take no memory if no method needs floats.
 
         Args:
             names: All names of the weight in the module.
             content: The integers.
             dtype: The dtype of the weight in the module.
-            spill: Returns a tensor with its content in a file, if it is large.
+            spill: As in `StepContext`.
         """
         assert isinstance(content, Integers)
         reasons = {name: content.misfit(self.kinds[name]) for name in names if name in self.kinds}
@@ -57,7 +52,7 @@ class KeptIntegers:
         is_unread = all(name in kept_names and name in self.unread for name in names)
         floats = unused(content.values.shape, dtype) if is_unread else content.dequantized()
         if kept_names:
-            self.integers.update(dict.fromkeys(kept_names, content.spilled(spill)))
+            self.integers.update(dict.fromkeys(kept_names, content.spilled(lambda part: spill(part, lambda: part))))
         return floats
 
     def config(self, names: Mapping[int, str]) -> AOBaseConfig:
