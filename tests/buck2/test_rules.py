@@ -338,7 +338,9 @@ def test_buck2_builds_the_example(tmp_path: Path, packages: Path) -> None:
     root = shutil.copytree(PROJECT, tmp_path / "project")
     for name in ("contrib", "rules", "toolchain"):
         shutil.copytree(REPOSITORY / name, root / "rules_executorch" / name)
-    shutil.copy(packages / "packages.pex", root / "toolchains/packages.pex")
+    pack: list[str | Path] = [packages / "venv/bin/python", "-E", "-s", "-S", REPOSITORY / "toolchain/packages_file.py"]
+    files = [packages / "packages.json", root / "toolchains/packages.pex", (packages / "venv").resolve()]
+    subprocess.run([*pack, *files], check=True)
     try:
         for verb, target in (("build", "//apps/pair:pair[ptd][encoder]"), ("test", "//apps/pair:update_test")):
             done = subprocess.run(["buck2", verb, target], cwd=root, capture_output=True, text=True, check=False)
