@@ -44,9 +44,6 @@ STARLARK = $(shell git ls-files '*.bzl' 'BUILD' '*/BUILD' '*WORKSPACE' '*MODULE.
 build: venv toolchain
 	@echo "== Bazel builds the examples. The first time it also builds the toolchain, which takes a few minutes."
 	bazel=$(BAZEL); $$bazel build --disk_cache=$(CURDIR)/$(DISK_CACHE) //examples/...
-	@# Both have the same packages. Their large files are on the disk once, where there is util-linux's `hardlink`.
-	bazel=$(BAZEL); ! command -v hardlink > /dev/null || \
-	  hardlink --quiet --content --minimum-size 1000000 $(VENV)/lib "$$($$bazel info output_base)/external"
 	@echo "== Runs one of them in ExecuTorch's runtime: five tokens in, scores of the next token out."
 	@# The runtime's native libraries log to standard error: they look for things that only other machines have.
 	@$(VENV)/bin/python examples/run_program.py bazel-bin/examples/tiny_lm/tiny_lm.pte prefill '[[72, 101, 108, 108, 111]]' \

@@ -103,9 +103,7 @@ executorch.toolchain(
 )
 ```
 
-The last lines are optional. Without them there is one toolchain without extra packages, and pip uses the indexes of its own
-configuration. The Linux build of torch from the default index also works, but it installs CUDA packages that lowering does
-not use.
+The last lines are optional. Without them there is one toolchain without extra packages.
 
 `rules_executorch` registers the toolchains. Bazel takes the first one whose packages run on the execution platform;
 `--@rules_executorch//toolchain:name=next` chooses one by its name. Packages are fetched when a program is built with them.

@@ -28,6 +28,14 @@ ExecutorchProgramInfo = provider(
     },
 )
 
+ExecutorchFilesInfo = provider(
+    doc = "Files of a known size. `huggingface_checkpoint` provides it for weights. If `weights` or other inputs of a program have " +
+          "it, Bazel reserves memory for them. A rule of your own can provide it.",
+    fields = {
+        "megabytes": "int: their size, rounded up.",
+    },
+)
+
 ExecutorchProgramInputsInfo = provider(
     doc = "What a program was built from. `executorch_program` provides it. A rule of your own that gives this and " +
           "`ExecutorchProgramInfo` of a program on can be the `program` of `executorch_program_test` and `executorch_benchmark`.",

@@ -17,7 +17,7 @@ def executorch_repositories(register = True, py_info = None, **kwargs):
     """Declares `@rules_executorch_packages` and registers the default toolchain.
 
     The repository holds torch, ExecuTorch and what they need. Bazel builds it when a program is built for the first time;
-    this takes a few minutes; with `packages`, half a minute and a download.
+    this takes minutes, once for all workspaces of a user.
 
     ```starlark
     local_repository(
@@ -36,14 +36,15 @@ def executorch_repositories(register = True, py_info = None, **kwargs):
       addition.
     - `extras`: list of string, the extra packages that some backends and kinds of models need, such as `["huggingface"]`.
     - `packages`: dict, a `packages.pex` that was built before, such as by CI: `{"url": "https://...", "sha256": "..."}`.
-    - `pip_args`: list of string, more arguments for pip, such as `["--extra-index-url", ...]`.
+    - `pip_args`: list of string, more arguments for pip and uv, such as `["--extra-index-url", ...]`.
     - `platform`: string, the machines that `packages` is for, such as `linux_aarch64`. Default: machines like this one.
     - `python_interpreter`: string, the path of the Python, or its name on the PATH. Default: the newest of `python3.13`,
-      `python3.12` and `python3.11` on the PATH that has the module `venv`.
+      `python3.12` and `python3.11` on the PATH that has the module `venv`; first, one with a CPU build of torch in the lock.
     - `python_interpreter_target`: label, the same by its label.
     - `python_version`: string, the version of Python, such as `3.12`. An interpreter of another version is refused.
     - `requirements`: label, a lock in pip's format that replaces the lock of the rules. To add packages, use
       `extra_requirements`.
+    - `torch`: string, the build of torch: `cpu`, or `index` for the one on the package index. Default: `cpu` if the lock has it.
 
     Args:
       register: bool, whether to register the default toolchain. If false, register a toolchain of your own

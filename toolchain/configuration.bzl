@@ -44,13 +44,13 @@ packages_file = rule(
     implementation = _packages_file_impl,
     attrs = {
         "file": attr.label(
-            doc = "The PEX file.",
+            doc = "What stands for the packages in keys: a file with their digests, or the packages as a file.",
             allow_single_file = True,
             mandatory = True,
         ),
         "names": attr.string_list(doc = "The names of the packages in it, as indexes write them."),
     },
-    doc = "The PEX file that `packages_repository` builds.",
+    doc = "The packages of a `packages_repository`.",
 )
 
 PythonInfo = provider(

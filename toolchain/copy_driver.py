@@ -1,6 +1,6 @@
-"""Copies the driver. The copy for actions has no comments, docstrings and help texts of options, since they change
-nothing that an action does: so an edit to them runs no action again. Lines keep their numbers, so that tracebacks fit
-the sources.
+"""Copies the driver. The copy for actions has no comments, docstrings and help texts of options, and of the
+descriptions in schemas only those that messages quote: the others change nothing that an action does, so an edit to
+them runs no action again. Lines of Python keep their numbers, so that tracebacks fit the sources.
 
 Each Python from 3.7 on makes the same files: it reads sources as tokens. Texts with `f` stay, since versions of Python
 read them as other tokens.
@@ -9,10 +9,12 @@ read them as other tokens.
 from __future__ import annotations
 
 import io
+import json
 import sys
 import tokenize
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 _BEFORE_STATEMENTS = (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
 
@@ -48,6 +50,32 @@ def _texts(tokens: Sequence[tokenize.TokenInfo]) -> Iterator[tokenize.TokenInfo]
             in_help = False
 
 
+def without_descriptions(schema: Any) -> Any:
+    """Removes descriptions from a JSON Schema, but not beside a `pattern` or an `anyOf`, whose messages quote them."""
+    if not isinstance(schema, dict):
+        return schema
+    quoted = "pattern" in schema or "anyOf" in schema
+    kept = {key: value for key, value in schema.items() if quoted or key != "description"}
+    for key in ("$defs", "properties", "patternProperties"):
+        if key in kept:
+            kept[key] = {name: without_descriptions(each) for name, each in kept[key].items()}
+    for key in ("additionalProperties", "items"):
+        if key in kept:
+            kept[key] = without_descriptions(kept[key])
+    if "anyOf" in kept:
+        kept["anyOf"] = [without_descriptions(each) for each in kept["anyOf"]]
+    return kept
+
+
+def for_actions(path: str, content: bytes) -> bytes:
+    """The content of a file of the driver as actions have it."""
+    if path.endswith(".py"):
+        return without_texts(content.decode()).encode()
+    if path.startswith("etbuild/schemas/"):  # schemas of plug-ins stay as they are: keys hold them
+        return json.dumps(without_descriptions(json.loads(content.decode())), ensure_ascii=False).encode()
+    return content
+
+
 def main(form: str, directory: str, together: str, *files: str) -> None:
     """Copies files.
 
@@ -61,8 +89,8 @@ def main(form: str, directory: str, together: str, *files: str) -> None:
     with Path(together).open("wb") as all_of_them:
         for path in remaining:
             content = Path(next(remaining)).read_bytes()
-            if path.endswith(".py") and form == "without_texts":
-                content = without_texts(content.decode()).encode()
+            if form == "without_texts":
+                content = for_actions(path, content)
             copy = Path(directory, path)
             copy.parent.mkdir(parents=True, exist_ok=True)
             copy.write_bytes(content)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the driver, a Python package in the runfiles, with its packages. Its environment is the same on every machine. The
-# repository that builds the PEX file also holds its packages unpacked, and a local action uses those. Where they are not, such
-# as on a remote executor, each run makes an environment of its own, in which a package is written when it is imported.
+# repository with the description of the packages also links to them, and a local action uses those. With the packages in the
+# form for remote executors, each run makes an environment of its own, in which a package is written when it is imported.
 # The runfiles of this script come before those of a program that starts it.
 if [ -d "$0.runfiles" ] || [ -f "$0.runfiles_manifest" ]; then
   unset RUNFILES_DIR RUNFILES_MANIFEST_FILE
@@ -16,35 +16,34 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 export TORCHINDUCTOR_CACHE_DIR="$scratch/torch" TORCHINDUCTOR_FORCE_DISABLE_CACHES=1
 
-real=$(readlink -f -- "$packages")
-python=${real%/*}/venv/bin/python
-if [ -x "$python" ]; then
+if [ -d "$packages" ]; then
+  python=%{python} file=%{python_file}
+  if [ -n "$file" ]; then
+    python=$(rlocation "$file")
+  elif [ -z "$python" ]; then # the first line names it
+    read -r line < "$packages/python" || true
+    case $line in '#!'*) python=${line##* } ;; *) python=python3 ;; esac
+  fi
+  found=$(command -v -- "$python") || { echo "There is no $python on this machine (PATH=$PATH). %{hint}" >&2; exit 1; }
+  "$found" -I -S "$(rlocation %{on_demand})" %{python_version} "$packages" "$scratch/packages"
+  python=$scratch/packages/bin/python
+else
+  real=$(readlink -f -- "$packages")
+  venv=$(readlink -f -- "${real%/*}/venv") || venv=${real%/*}/venv
+  python=$venv/bin/python
+  if [ ! -x "$python" ]; then
+    echo "The packages of rules_executorch are not here ($venv). Remote executors and sandboxes that hide files need" \
+      "--extra_toolchains=@rules_executorch//toolchain:remote. If the directory was removed, make it again: %{again}" >&2
+    exit 1
+  fi
   # The actions' keys hold the digest of the Python that the environment was made with.
   status=$(stat -L -c '%s %Y' "$python" 2>/dev/null || stat -L -f '%z %m' "$python")
-  if [ "$status" != "$(cat "${real%/*}/venv/interpreter.stat")" ]; then
+  if [ "$status" != "$(cat "$venv/interpreter.stat")" ]; then
     echo "The Python of rules_executorch has changed since its packages were built ($(readlink -f -- "$python"))." \
       "Build them again: %{again}" >&2
     exit 1
   fi
   export PYTHONDONTWRITEBYTECODE=1
-else
-  python=%{python} file=%{python_file}
-  if [ -n "$file" ]; then
-    python=$(rlocation "$file")
-  elif [ -z "$python" ]; then # the first line names it
-    named=$packages
-    [ ! -d "$named" ] || named=$packages/python
-    read -r line < "$named" || true
-    case $line in '#!'*) python=${line##* } ;; *) python=python3 ;; esac
-  fi
-  found=$(command -v -- "$python") || { echo "There is no $python on this machine (PATH=$PATH). %{hint}" >&2; exit 1; }
-  python=$found
-  if [ ! -d "$packages" ]; then
-    echo "note: this is slow where packages are not unpacked, because they are compressed and have no bytecode." \
-      "Build with --extra_toolchains=@rules_executorch//toolchain:remote" >&2
-  fi
-  "$python" -I -S "$(rlocation %{on_demand})" %{python_version} "$packages" "$scratch/packages"
-  python=$scratch/packages/bin/python
 fi
 
 case $main in

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the driver under Buck2: launch.sh PACKAGES MAIN ARGUMENT... PACKAGES is a PEX file, MAIN the driver's __main__.py.
-# The PEX file unpacks itself once, below PEX_ROOT.
+# Runs the driver under Buck2: launch.sh PACKAGES MAIN ARGUMENT... PACKAGES is a packages.pex, MAIN the driver's __main__.py.
+# The packages are unpacked once, below PEX_ROOT.
 set -euo pipefail
 packages=$1 main=$2
 shift 2
@@ -18,10 +18,10 @@ export PEX_ROOT
 read -r line < "$packages" || true
 case $line in '#!'*) named=${line##* } ;; *) named=python3 ;; esac
 command -v -- "$named" > /dev/null || { echo "There is no $named on this machine (PATH=$PATH), and $packages is for it" >&2; exit 1; }
-# PEX_INTERPRETER asks for the interpreter that knows the packages. The driver's sources are read where they are.
+# The file runs the interpreter that knows the packages. The driver's sources are read where they are.
 export PYTHONDONTWRITEBYTECODE=1
 unset PYTHONHOME PYTHONPATH PYTHONOPTIMIZE
-python=$(PEX_INTERPRETER=1 "$named" "$packages" -c 'import sys; print(sys.executable)')
+python=$("$named" "$packages" -c 'import sys; print(sys.executable)')
 
 # torch makes a directory for its caches when it is imported. Each run gets its own.
 scratch=$(mktemp -d)

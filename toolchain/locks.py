@@ -182,3 +182,27 @@ def split_torch(pins: list[str]) -> tuple[str, list[str]]:
     if len(torch) != 1:
         sys.exit(f"the requirements must pin torch once, with `torch==`, and do it {len(torch)} times")
     return torch[0], [pin for pin in pins if pin not in torch]
+
+
+def build_of_torch(pin: str, cpu: Path, wanted: str) -> str:
+    """Returns the pin of the build of torch that is installed: the CPU build if the lock has its hash for this Python
+    and machine, unless `wanted` is `index`. Otherwise the one on the package index, such as that for CUDA.
+
+    Exits if `wanted` is `cpu` and there is none. On macOS, all builds on the index are CPU builds.
+    """
+    version = pinned([pin])["torch"]
+    known = [each for each in pins_of([cpu]) if set(_HASH.findall(each)) & set(_HASH.findall(pin))]
+    if "+" in version or (not known and wanted == "cpu" and sys.platform == "darwin"):
+        return pin
+    if known and wanted != "index":
+        return _PIN.sub("torch==" + pinned(known)["torch"], pin, count=1)
+    if wanted == "cpu":
+        sys.exit(
+            f"the lock has no CPU build of torch {version} for Python {ENVIRONMENT['python_version']} on "
+            f"{ENVIRONMENT['sys_platform']} {ENVIRONMENT['platform_machine']}: choose another `python_version`, or pin "
+            f"`torch=={version}+cpu` with its hashes in a lock of your own (`requirements`)"
+        )
+    return _PIN.sub(f"torch==={version}", pin, count=1)  # `==` would also take another build
+
+
+_HASH = re.compile(r"--hash=sha256:\S+")

@@ -2,8 +2,8 @@
 
     python3 on_demand.py VERSION PACKAGES DIRECTORY
 
-makes DIRECTORY a virtual environment with all packages of PACKAGES: packages.pex, or the directory that
-split_packages.py makes from it. VERSION is that of the interpreter, or empty. At first the environment has only the
+makes DIRECTORY a virtual environment with all packages of PACKAGES: the directory that split_packages.py makes.
+VERSION is that of the interpreter, or empty. At first the environment has only the
 descriptions of the packages (`*.dist-info`). The files of a package are written when it is imported: a step without
 torch writes about a thousand files, and one with torch about twelve thousand of 35,000. Large binaries are links, and
 bytecode is read from the archive.
@@ -27,10 +27,7 @@ import shutil
 import struct
 import sys
 import threading
-import zipfile
-import zlib
 from collections.abc import Iterable
-from functools import cached_property
 from importlib.machinery import (
     EXTENSION_SUFFIXES,
     ExtensionFileLoader,
@@ -41,7 +38,7 @@ from importlib.machinery import (
 )
 
 SHEBANG = "#!/usr/bin/env python"
-"""The beginning of a PEX file's first line, or that of `python` in a directory. The version of Python follows."""
+"""The beginning of the first line of `python` in PACKAGES, and of a packages.pex. The version of Python follows."""
 
 AT_ONCE = "-at-once"
 """The unit with the files that are written first. No module has a `-` in its name."""
@@ -50,7 +47,7 @@ _HEADERS = "torch-include"
 _MODULE_WITH_HEADERS = "torch.utils.cpp_extension"
 # torch looks for libraries in these packages without importing them.
 _FOUND_BY_PATH = {"nvidia"}
-_PARTS_OF_PEX = {".bootstrap", "PEX-INFO", "__main__.py", "__pex__"}
+_PARTS_OF_PEX = {"__main__.py", "packages.json"}
 # Before the time of every RECORD, so that no file looks changed after its installation to the driver.
 _WRITTEN = 315532800  # seconds since the epoch
 
@@ -101,7 +98,7 @@ class Unit:
             out.write(index + struct.pack("<Q", len(index)))
 
 
-class _Split:
+class _Packages:
     """The directory that split_packages.py makes."""
 
     def __init__(self, path: str) -> None:
@@ -127,53 +124,16 @@ class _Split:
         return self._open[unit]
 
 
-class _Pex:
-    """A PEX file: slower, since it is compressed and has no bytecode."""
-
-    def __init__(self, path: str) -> None:
-        # Mapped into memory, because forks share the position in an open file.
-        with zipfile.ZipFile(path) as archive, open(path, "rb") as file:
-            self._entries = {entry.filename: entry for entry in archive.infolist()}
-            self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-
-    @cached_property
-    def units(self) -> dict[str, list[str]]:
-        return units(self._entries)
-
-    def names(self, unit: str) -> Iterable[str]:
-        return self.units[unit]
-
-    def read(self, unit: str, name: str) -> tuple[bytes, bool]:
-        del unit
-        entry = self._entries[name]
-        # The header of a file has 30 bytes, with the lengths of its name and of other fields at 26. These follow.
-        lengths = struct.unpack_from("<HH", self._bytes, entry.header_offset + 26)
-        start = entry.header_offset + 30 + sum(lengths)
-        content = self._bytes[start : start + entry.compress_size]
-        if entry.compress_type != zipfile.ZIP_STORED:
-            content = zlib.decompress(content, -zlib.MAX_WBITS)
-        return content, is_executable(entry)
-
-    def links(self, unit: str) -> dict[str, str]:
-        del unit
-        return {}
-
-
-def is_executable(entry: zipfile.ZipInfo) -> bool:
-    """Whether a file in a zip file is executable."""
-    return bool(entry.external_attr >> 16 & 0o100)
-
-
 class Environment:
     """The packages in the site directory of a virtual environment.
 
     Args:
-        packages: The PEX file, or the directory of split_packages.py.
+        packages: The directory of split_packages.py.
         site: The site directory.
     """
 
     def __init__(self, packages: str, site: str) -> None:
-        self._packages = _Split(packages) if os.path.isdir(packages) else _Pex(packages)
+        self._packages = _Packages(packages)
         self._site = site
         self._waiting = set(self._packages.units) - {AT_ONCE}
 
@@ -302,6 +262,12 @@ def make(packages: str, directory: str) -> None:
     shutil.copyfile(__file__, os.path.join(site, f"{module}.py"))
     with open(os.path.join(site, f"{module}.pth"), "w", encoding="utf-8") as file:
         file.write(f"import {module}; {module}.install({packages!r})\n")
+    # What a step may read includes what is behind links here: a package may be imported late. A sandbox may have a link
+    # for each file of PACKAGES.
+    os.symlink(packages, os.path.join(site, f"{module}.packages"))
+    os.symlink(
+        os.path.dirname(os.path.realpath(os.path.join(packages, "python"))), os.path.join(site, f"{module}.files")
+    )
 
 
 def _home() -> str:

@@ -49,7 +49,7 @@ _PYTHON_DRIVER_ATTRS = {
         allow_single_file = True,
     ),
     "packages": attr.label(
-        doc = "The PEX file that `packages_repository` builds, or the directory that `split_packages` makes.",
+        doc = "The description that `packages_repository` writes, or the directory that `split_packages` makes.",
         allow_single_file = True,
         mandatory = True,
         providers = [PackagesInfo],
@@ -79,7 +79,7 @@ _PYTHON_DRIVER_ATTRS = {
 
 python_driver = rule(
     implementation = _python_driver_impl,
-    doc = "Python sources that run with packages. A change to the sources does not build a new PEX file.",
+    doc = "Python sources that run with packages. A change to the sources fetches no packages.",
     attrs = _PYTHON_DRIVER_ATTRS,
     executable = True,
 )

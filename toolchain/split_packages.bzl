@@ -1,12 +1,12 @@
-"""The rules split_packages and installed_packages: the packages in the form for remote executors, from a PEX file or from
-Python libraries."""
+"""The rules split_packages and installed_packages: the packages in the form for remote executors, from those that are
+installed, from a file or from Python libraries. packed_packages makes such a file."""
 
 load("@rules_executorch_host//:host.bzl", "PY_INFOS")
 load("//rules/private:package_facts.bzl", "REQUIRED")
 load(":configuration.bzl", "INTERPRETER_HINT", "PackagesInfo", "PythonInfo")
 
 # The environment is that of the actions of the driver (//rules/private:driver.bzl). The output directory must be made:
-# some executors make only the directories above it. A PEX file names its Python in its first line.
+# some executors make only the directories above it. A packages.pex names its Python in its first line.
 _SPLIT = """\
 set -eu
 python=$1 hint=$2 script=$3
@@ -58,7 +58,69 @@ def _split(ctx, packages, inputs, requirements, progress):
     )
     return directory
 
+# The packages of a repository are in `venv` beside their packages.json, and so is their Python.
+_OF_VENV = """\
+set -eu
+venv=$(dirname "$(readlink -f -- "$1")")/venv
+test -x "$venv/bin/python" || { echo "the packages are not there any more ($venv): fetch them again" >&2; exit 1; }
+script=$2
+shift 2
+exec "$venv/bin/python" -E -s -S "$script" "$@" "$venv"
+"""
+
+def _of_venv(ctx, script, arguments, output, progress):
+    """Declares an action that reads installed packages.
+
+    They are on this machine only, and no inputs: packages.json has their digests.
+
+    Args:
+      ctx: the context of the rule.
+      script: File, what the Python of the packages runs.
+      arguments: list of string, its arguments. The environment with the packages is the last one.
+      output: File.
+      progress: string, what Bazel shows.
+    """
+    packages = ctx.file.packages
+    ctx.actions.run_shell(
+        command = _OF_VENV,
+        arguments = [packages.path, script.path] + arguments,
+        env = {"LC_ALL": "C.UTF-8", "PATH": "/usr/local/bin:/usr/bin:/bin", "PYTHONHASHSEED": "0"},
+        execution_requirements = {"block-network": "", "no-remote-exec": "1", "no-sandbox": "1"},
+        inputs = [packages, script] + ctx.files._module,
+        mnemonic = "ExecutorchPackages",
+        outputs = [output],
+        progress_message = progress,
+    )
+
+def _packed_packages_impl(ctx):
+    packed = ctx.actions.declare_file(ctx.label.name)
+    arguments = [ctx.file.packages.path, packed.path]
+    _of_venv(ctx, ctx.file._script, arguments, packed, "Packing the packages")
+    return [DefaultInfo(files = depset([packed]))]
+
+packed_packages = rule(
+    implementation = _packed_packages_impl,
+    doc = "Packs the packages of a repository into one file.",
+    attrs = {
+        "packages": attr.label(
+            doc = "The description of the packages that `packages_repository` writes.",
+            allow_single_file = True,
+            mandatory = True,
+        ),
+        "_module": attr.label_list(),
+        "_script": attr.label(
+            allow_single_file = True,
+            default = Label("//toolchain:packages_file.py"),
+        ),
+    },
+)
+
 def _split_packages_impl(ctx):
+    if ctx.file.packages.extension == "json":
+        directory = ctx.actions.declare_directory(ctx.label.name)
+        arguments = ["", "--installed", directory.path]
+        _of_venv(ctx, ctx.file._script, arguments, directory, "Splitting the packages for remote executors")
+        return [DefaultInfo(files = depset([directory])), ctx.attr.packages[PackagesInfo]]
     packages = ctx.actions.args()
     packages.add(ctx.file.packages)
     directory = _split(
@@ -83,11 +145,11 @@ _SCRIPT_ATTRS = {
 
 split_packages = rule(
     implementation = _split_packages_impl,
-    doc = "Splits a PEX file into files that an action can use without unpacking all of them.",
+    doc = "Splits packages into files that an action can use without unpacking all of them.",
     attrs = dict(
         _SCRIPT_ATTRS,
         packages = attr.label(
-            doc = "The PEX file that `packages_repository` builds.",
+            doc = "The file or the description that `packages_repository` has.",
             allow_single_file = True,
             mandatory = True,
             providers = [PackagesInfo],

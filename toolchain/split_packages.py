@@ -2,6 +2,7 @@
 
     python3 split_packages.py VERSION PACKAGES.pex DIRECTORY
     python3 split_packages.py VERSION --files LIST DIRECTORY
+    python3 split_packages.py VERSION --installed DIRECTORY VENV
 
 writes
     DIRECTORY/NAME.unit                 the files of the package NAME, and the bytecode of its modules
@@ -36,7 +37,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from on_demand import SHEBANG, Unit, check_python, check_version, is_executable, units
+from on_demand import SHEBANG, Unit, check_python, check_version, units
 
 _LARGE = 1 << 20  # bytes
 _BINARIES = (b"\x7fELF", b"!<arch>\n", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe")
@@ -48,7 +49,7 @@ _UNCHECKED = 0b1
 
 @dataclass
 class Pex:
-    """The packages in a PEX file."""
+    """The packages in a packages.pex."""
 
     path: str
 
@@ -70,7 +71,7 @@ class Pex:
     def read(self, name: str) -> tuple[bytes, bool]:
         """The content of a file, and whether it is executable."""
         entry = self._archive.getinfo(name)
-        return self._archive.read(entry), is_executable(entry)
+        return self._archive.read(entry), bool(entry.external_attr >> 16 & 0o100)
 
 
 @dataclass
@@ -140,6 +141,12 @@ def _record(files: Files, names: list[str]) -> bytes:
 
     with concurrent.futures.ThreadPoolExecutor(_processors()) as pool:
         return "".join(pool.map(row, names)).encode()
+
+
+def installed(site: str) -> Files:
+    """The files of a site directory."""
+    paths = (os.path.join(place, name) for place, _, names in os.walk(site) for name in names)
+    return Files({os.path.relpath(path, site): path for path in paths if not path.endswith(".pyc")})
 
 
 def check_tags(files: Files) -> None:
@@ -229,9 +236,12 @@ def _bytecode(name: str, source: bytes) -> Iterator[tuple[str, bytes, bool]]:
 if __name__ == "__main__":
     check_version(sys.argv[1])
     if sys.argv[2] == "--files":
-        installed = listed(sys.argv[3])
-        check_tags(installed)
-        main(installed, sys.argv[4])
+        of_libraries = listed(sys.argv[3])
+        check_tags(of_libraries)
+        main(of_libraries, sys.argv[4])
+    elif sys.argv[2] == "--installed":
+        major, minor = sys.version_info[:2]
+        main(installed(os.path.join(sys.argv[4], "lib", f"python{major}.{minor}", "site-packages")), sys.argv[3])
     else:
         check_python(sys.argv[2])
         main(Pex(sys.argv[2]), sys.argv[3])

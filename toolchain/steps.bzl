@@ -7,15 +7,18 @@ load(":etbuild/step_packages.bzl", "COMMAND_LINE_PACKAGES", "STEP_PACKAGES")
 # The verbs of their actions.
 STEPS = ["plan", "export", "lower", "compare", "report"]
 
-# For each step, further steps whose packages its action needs. Code around steps, and plug-ins, use types of manifests.
-# A failed comparison lowers parts of a method again, to find the wrong operator. The report names the digests of the
-# code that made the program.
+# For each step, further steps whose packages its action needs. A failed comparison lowers parts of a method again, to
+# find the wrong operator. The report names the digests of the code that made the program.
 _NEEDS = {
-    "compare": ["lower", "plan"],
-    "export": ["plan"],
-    "lower": ["plan"],
+    "compare": ["lower"],
     "report": ["export", "lower"],
 }
+
+# What every step needs of the package `manifest`: types of its data, and the places that messages name.
+_OF_ALL_STEPS = ["manifest/__init__.py", "manifest/positions.py", "manifest/sections.py"]
+
+# The verbs, of which an action runs its own.
+_VERBS = ["cli/{}.py".format(verb) for verb in STEPS + ["validate"]]
 
 # The schema of manifests, which only planning reads: most edits to it change descriptions.
 _SCHEMA_OF_MANIFESTS = "schemas/model.schema.json"
@@ -59,5 +62,7 @@ def _is_needed(file, steps):
         return False
     if path == _SCHEMA_OF_MANIFESTS:
         return steps[0] == "plan"
-    around = package not in STEP_PACKAGES and package not in COMMAND_LINE_PACKAGES
+    if path in _VERBS:
+        return path == "cli/{}.py".format(steps[0])
+    around = path in _OF_ALL_STEPS or package not in STEP_PACKAGES and package not in COMMAND_LINE_PACKAGES
     return around or bool([step for step in STEP_PACKAGES.get(package, []) if step in steps])

@@ -5,6 +5,7 @@
 Needs `packaging`, and `uv` and `pip` on the PATH. Writes to its own directory:
     requirements.lock        packages that the driver needs (its direct requirements are in pyproject.toml)
     requirements-EXTRA.lock  additional packages that an extra needs
+    requirements-cpu.lock    the CPU builds of torch
     requirements-cuda.lock   additional packages that the registry's own Linux build of torch needs
     requirements-build.lock  packages that build the toolchain
 
@@ -53,7 +54,7 @@ ENVIRONMENTS = {
     for python in PYTHONS
     for platform, values in PLATFORMS.items()
 }
-BUILD_REQUIREMENTS = "pex\nsetuptools\n"
+BUILD_REQUIREMENTS = "pip\nsetuptools\nuv\n"
 CUDA = re.compile(r"(nvidia|cuda|triton)\b")
 HEADER = """\
 # {purpose}
@@ -86,7 +87,8 @@ def main(arguments: list[str]) -> None:
         of_extras = {
             extra: pins(resolve(str(PROJECT), "--extra", extra, *constrained, preferred=together)) for extra in extras()
         }
-    base["torch"].hashes += cpu_builds(base["torch"].requirement, pip_arguments)
+    cpu = cpu_builds(base["torch"].requirement, pip_arguments)
+    base["torch"].hashes += cpu.hashes
     packages = [pin for name, pin in base.items() if not CUDA.match(name)]
     write("requirements.lock", "What the driver needs at run time.", packages)
     for extra, found in of_extras.items():
@@ -99,6 +101,7 @@ def main(arguments: list[str]) -> None:
         "What the registry's own build of torch needs in addition; a CPU build needs none of it.",
         [pin for name, pin in base.items() if CUDA.match(name)],
     )
+    write("requirements-cpu.lock", "The CPU builds of torch, on an index of their own.", [cpu])
     builders = pins(resolve("-", stdin=BUILD_REQUIREMENTS, preferred=known))
     write("requirements-build.lock", "What builds the toolchain.", list(builders.values()))
 
@@ -148,19 +151,20 @@ def marker(needed: set[tuple[str, str]]) -> str:
     return " ; " + " or ".join(clauses)
 
 
-def cpu_builds(requirement: str, pip_arguments: list[str]) -> list[str]:
-    """Returns the hashes of torch's CPU wheels: of each Python whose wheel pip finds. There must be at least one."""
-    found = []
+def cpu_builds(requirement: str, pip_arguments: list[str]) -> Pin:
+    """Returns the pin of torch's CPU wheels: of each Python whose wheel pip finds. There must be at least one."""
+    found = Pin(f"{requirement}+cpu", [], set())
     for python in PYTHONS:
         with tempfile.TemporaryDirectory() as folder:
             command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--quiet"]
             command += ["--python-version", python, "--platform", "manylinux_2_28_x86_64", "--dest", folder]
             # `+cpu` is part of the version: no other build matches.
-            if not subprocess.run([*command, f"{requirement}+cpu", *pip_arguments], check=False).returncode:
+            if not subprocess.run([*command, found.requirement, *pip_arguments], check=False).returncode:
                 (wheel,) = Path(folder).iterdir()
-                found.append("--hash=sha256:" + hashlib.sha256(wheel.read_bytes()).hexdigest())
-    if not found:
-        sys.exit(f"pip finds no CPU build of torch: name an index that has {requirement}+cpu")
+                found.hashes.append("--hash=sha256:" + hashlib.sha256(wheel.read_bytes()).hexdigest())
+                found.needed.add((python, "x86_64-manylinux_2_28"))
+    if not found.hashes:
+        sys.exit(f"pip finds no CPU build of torch: name an index that has {found.requirement}")
     return found
 
 

@@ -7,7 +7,7 @@
 | `etbuild-VERSION-py3-none-any.whl`, `etbuild-VERSION.tar.gz` | the driver, for pip |
 | `rules_executorch-VERSION.tar.gz` | the sources, for Bazel |
 | `bcr/VERSION/` | with --repository: the entry for the Bazel Central Registry |
-| `rules_executorch-VERSION-packages.tar.gz` | what makes a `packages.pex`: the locks, and the program that reads them |
+| `rules_executorch-VERSION-packages.tar.gz` | what makes a `packages.pex`: the locks, and what installs them |
 | `rules_executorch-VERSION-docs.tar.gz` | the website of the version, from --site |
 | `etbuild-VERSION.cdx.json` | the bill of materials: each package that the locks pin, in the format CycloneDX |
 | `release-notes.md` | the part of the changelog |
@@ -68,7 +68,7 @@ def write(version: str, repository: str | None, out: Path, site: Path | None = N
     _archive(sources, name)
     if repository is not None:
         _registry_entry(out / "bcr" / version, version, repository, sources)
-    _archive(out / f"{name}-packages.tar.gz", f"{name}-packages", "toolchain/build_packages.py", "toolchain/*.lock")
+    _archive(out / f"{name}-packages.tar.gz", f"{name}-packages", *PACKAGES)
     if site is not None:
         _pack(out / f"{name}-docs.tar.gz", site, f"{name}-docs")
     (out / f"etbuild-{version}.cdx.json").write_text(bill_of_materials(version), "utf-8")
@@ -76,6 +76,10 @@ def write(version: str, repository: str | None, out: Path, site: Path | None = N
     files = sorted(path for path in out.rglob("*") if path.is_file())
     sums = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.relative_to(out)}\n" for path in files]
     (out / "SHA256SUMS").write_text("".join(sums), "utf-8")
+
+
+PACKAGES = (*(f"toolchain/{name}.py" for name in ("build_packages", "locks", "packages_file")), "toolchain/*.lock")
+"""What makes a packages.pex."""
 
 
 def check(version: str) -> None:
@@ -105,6 +109,8 @@ def bill_of_materials(version: str) -> str:
     """Returns the packages that the locks pin, in the format CycloneDX 1.6."""
     components = {}
     for lock in sorted((ROOT / "toolchain").glob("requirements*.lock")):
+        if lock.stem == "requirements-cpu":  # other builds of what the first lock pins
+            continue
         text = lock.read_text("utf-8")
         found = list(_LOCK.finditer(text))
         ends = [match.start() for match in found[1:]] + [len(text)]

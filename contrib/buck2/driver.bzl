@@ -48,7 +48,7 @@ def run_action(ctx: AnalysisContext, action, plugins: list, more: dict = {}):
     Args:
       ctx: the context of the rule.
       action: struct.
-      plugins: list of string, the plug-ins of the program. The drivers of steps do not have them.
+      plugins: list of string, the plug-ins that the target names. Planning hands those that the program uses on to the others.
       more: dict of prefix to Artifact, more outputs, each with the argument that names it.
     """
     toolchain = ctx.attrs._toolchain.get(ExecutorchToolchainInfo)
@@ -56,7 +56,8 @@ def run_action(ctx: AnalysisContext, action, plugins: list, more: dict = {}):
     hints = hint_arguments(str(ctx.label.raw_target()), "etbuild")
     outputs = action.outputs + more.values()
     arguments = action.arguments[:1] + hints + action.arguments[1:]
-    files = [file for name in plugins for file in toolchain.plugins.get(name, []) if action.arguments[0] in toolchain.drivers]
+    named = plugins if action.kind == "plan" and action.kind in toolchain.drivers else []
+    files = [file for name in named for file in toolchain.plugins.get(name, [])]
     arguments += [path_argument("--plugin=", file, parent = True) for file in files if file.short_path.endswith("/plugin.json")]
     arguments += [path_argument(prefix, file) for prefix, file in more.items()]
     lines = cmd_args([_line(item, outputs) for item in arguments])

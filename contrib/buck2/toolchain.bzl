@@ -43,11 +43,11 @@ executorch_driver = rule(
     impl = _executorch_driver_impl,
     doc = """The driver with its packages, as an executable.
 
-`packages` is a PEX file with the packages of the locks. `toolchain/build_packages.py` builds it. Its content is part of every
+`packages` is a file with the packages of the locks. `toolchain/build_packages.py` builds it. Its content is part of every
 key, so that other packages build again.
 """,
     attrs = {
-        "packages": attrs.source(doc = "The PEX file with the packages."),
+        "packages": attrs.source(doc = "The `packages.pex`."),
         "sources": attrs.dep(
             default = "rules_executorch//toolchain:sources",
             doc = "The Python package of the driver.",

@@ -98,12 +98,14 @@ def _messages(ctx, target, action, positions):
     """Returns the arguments with which messages of an action name lines, and the file with unused inputs or None.
 
     The files with the lines are inputs, and a successful action lists them for Bazel as unused: if only lines move, it
-    does not run again. Remote caches know no unused inputs, so the flag `//toolchain:lines` can leave them out.
+    does not run again. Planning lists the plug-ins that the program does not use. Remote caches know no unused inputs, so
+    the flag `//toolchain:lines` can leave the lines out.
     """
     if not action.messages or not ctx.toolchains[TOOLCHAIN_TYPE].lines:
         return [], None
     unused = ctx.actions.declare_file("{}.{}.unused_inputs".format(target.name, action.messages))
-    arguments = [path_argument("--positions=", positions), path_argument("--unused-inputs=", unused)]
+    arguments = [path_argument("--unused-inputs=", unused)]
+    arguments += [path_argument("--positions=", positions)] if action.kind != "plan" else []
     return arguments + ([path_argument("--lines=", action.lines)] if action.lines else []), unused
 
 def run_actions(ctx, target, plans, actions):
@@ -121,7 +123,8 @@ def run_actions(ctx, target, plans, actions):
         arguments = driver_arguments(ctx, action.arguments[0])
         inputs, transitive = action.more_inputs, []
         verb = action.kind if action.kind in STEPS else None
-        plugins = [path_argument("--plugin=", file) for file in plugins_for(ctx, verb, plugins_of(target))]
+        named = plugins_of(target) if verb == "plan" else []  # which hands those that the program uses on to the others
+        plugins = [path_argument("--plugin=", file) for file in plugins_for(ctx, verb, named)]
         for item in plugins + action.arguments[1:] + messages:
             _add(arguments, item)
             files, depsets = _files(item, target)

@@ -1,12 +1,13 @@
 """Runs one verb of the driver (`etbuild`) as an action, in an environment that is the same on every machine."""
 
 load("@rules_executorch_host//:host.bzl", "EXEC_GROUP")
+load("//rules:providers.bzl", "ExecutorchFilesInfo")
 load("//toolchain:steps.bzl", "STEPS")
 load("//toolchain:toolchain.bzl", "TOOLCHAIN_TYPE")
 load(":bazel4.bzl", "RESERVES_MEMORY", "memory_kwargs", "toolchain_kwargs")
-load(":common.bzl", "ENVIRONMENT", "hint_arguments")
+load(":common.bzl", "DEFAULT_MEMORY", "ENVIRONMENT", "hint_arguments", "resource_set_for")
 load(":compat.bzl", "ETBUILD", "label_text")
-load(":facts.bzl", "RESOURCE_SETS")
+load(":facts.bzl", "INPUTS", "RESOURCE_SETS")
 
 # The driver can be a persistent worker, and one process can run several actions at the same time.
 _WORKER = {
@@ -24,7 +25,7 @@ EXEC_GROUPS = {
 
 # The memory that Bazel reserves for an action that imports torch, in MB, by the values of the attribute `resource_set`. The names
 # are those of bazel-lib. The default is for small models, which need about 400 MB; Bazel would assume 250 MB.
-MEMORY = dict({"default": 1500}, **RESOURCE_SETS)
+MEMORY = dict({"default": DEFAULT_MEMORY}, **RESOURCE_SETS)
 
 # Bazel takes only top-level functions. It gives them the number of inputs of the action, and nothing else about it.
 def _default(_os, _inputs):
@@ -87,8 +88,16 @@ def driver_arguments(ctx, verb):
     return arguments
 
 def _resource_set(ctx):
-    """Returns the attribute `resource_set` of a target; `default` if its rule does not have it."""
-    return getattr(ctx.attr, "resource_set", "default")
+    """Returns the attribute `resource_set` of a target, or what the known sizes of its inputs need."""
+    chosen = getattr(ctx.attr, "resource_set", "default")
+    if chosen != "default":
+        return chosen
+    targets = [each for name in INPUTS for each in getattr(ctx.attr, name, [])]
+    targets += [each for name in INPUTS for each in getattr(ctx.attr, name + "_as", {})]
+    known, megabytes = {each.label: each[ExecutorchFilesInfo] for each in targets if ExecutorchFilesInfo in each}, 0
+    for files in known.values():
+        megabytes += files.megabytes
+    return resource_set_for(megabytes)
 
 def _has_group(ctx, verb):
     """Whether the actions of a verb have an execution group.

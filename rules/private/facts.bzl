@@ -48,6 +48,7 @@ ANY_PLUGIN = "*"
 PLUGINS_OF_STEPS = {
     "accelerate": ["compare", "export", "lower", "report"],
     "assignments": ["compare", "export", "lower", "report"],
+    "build_rules": ["plan"],
     "comparison": ["compare", "plan"],
     "guard": ["compare", "export", "lower", "plan", "report"],
     "model_tests": ["plan"],

@@ -4,20 +4,26 @@ load("@bazel_tools//tools/build_defs/repo:utils.bzl", "read_netrc", "use_netrc")
 load(":compat.bzl", "unblocked")
 load(":downloads.bzl", "check_sha256")
 load(":facts.bzl", "GGUF_SUFFIX", "WEIGHTS_SUFFIXES")
+load(":sized_files.bzl", "load_statement", "megabytes_of")
+
+_SIZED_FILES = Label("//rules/private:sized_files.bzl")
 
 _BUILD = """\
+{statement}
 package(default_visibility = ["//visibility:public"])
 
 exports_files({files})
 
-filegroup(
+sized_files(
     name = "files",
     srcs = {files},
+    megabytes = {size_of_files},
 )
 
-filegroup(
+sized_files(
     name = "weights",
     srcs = {weights},
+    megabytes = {size_of_weights},
 )
 
 filegroup(
@@ -81,7 +87,14 @@ def _huggingface_checkpoint_impl(repository_ctx):
     paths = [file.path for file in files]
     weights = [path for path in paths if path.endswith(tuple(WEIGHTS_SUFFIXES + [GGUF_SUFFIX]))]
     config = [path for path in paths if path not in weights]
-    build = _BUILD.format(config = repr(config), files = repr(paths), weights = repr(weights))
+    build = _BUILD.format(
+        config = repr(config),
+        files = repr(paths),
+        size_of_files = megabytes_of(repository_ctx, paths),
+        size_of_weights = megabytes_of(repository_ctx, weights),
+        statement = load_statement(_SIZED_FILES),
+        weights = repr(weights),
+    )
     repository_ctx.file("BUILD", build, executable = False)
 
 _CHECKPOINT_ATTRS = {
@@ -145,7 +158,8 @@ the folder: `weights: Qwen3-1.7B` and `config: Qwen3-1.7B/config.json`.
 For a checkpoint that the hub gives to some users only, write `machine HUB login YOU password TOKEN` into `~/.netrc`, and
 `auth_patterns = {"HUB": "Bearer <password>"}` into the target.
 
-- `:weights`: the files with tensors, and their index. The export reads GGUF files: list them under `data`.
+- `:weights`: the files with tensors, and their index. The export reads GGUF files: list them under `data`. Bazel reserves
+  memory for their size: `resource_set` of `executorch_program`.
 - `:config`: all other files, such as `config.json` and the tokenizer.
 - `:files`: all files.
 """,

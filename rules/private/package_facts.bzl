@@ -33,6 +33,11 @@ VERSIONS = [
     "3.11",
 ]
 
+# The versions of Python with a CPU build of torch in the lock, by platform. The others have what the package index has.
+CPU_BUILDS = {
+    "linux_x86_64": ["3.11"],
+}
+
 # The constraints of each kind of machine that packages can be for, by the name that rules_python gives it.
 PLATFORMS = {
     "linux_aarch64": ["@platforms//os:linux", "@platforms//cpu:aarch64"],

@@ -1,72 +1,34 @@
 """The repository rule packages_repository: the Python packages of the driver (torch, ExecuTorch and what they need).
 
-The repository holds `packages.pex`, which is an input of every action, and the same files unpacked, which local actions
-use. Both are built only from locks, or the first is downloaded and the second is made from it. `names.json` has the names
-of the packages. `python.json` describes the Python of these actions, and is an input too. The driver is not part of the
-repository: a change to the driver does not build it again.
-
-Bazel fetches the packages again, which takes minutes, after an edit to this file or to one that it loads. So it loads only
-what it needs.
+The packages are in a virtual environment that all workspaces of a user share, and `venv` is a link to it: local actions use
+it. `packages.json` has the digest of each package, and is an input of every action. `names.json` has the names of the
+packages. `python.json` describes the Python of these actions, and is an input too. All of it depends only on locks, or on a
+file that is downloaded. The driver is not part of the repository: a change to the driver does not build it again.
 """
 
 load(":downloads.bzl", "check_sha256")
-load(":package_facts.bzl", "EXTRAS", "REQUIRED", "VERSIONS")
+load(":package_facts.bzl", "CPU_BUILDS", "EXTRAS", "REQUIRED", "VERSIONS")
 load(":platforms.bzl", "check_platform", "host_platform")
 load(":pythons.bzl", "about", "check_version", "pythons_on_path")
 load(":watch.bzl", "watch")
 
 _LOCK = Label("//toolchain:requirements.lock")
 _LOCKS_OF_EXTRAS = {extra: Label("//toolchain:requirements-{}.lock".format(extra)) for extra in EXTRAS}
+_CPU_LOCK = Label("//toolchain:requirements-cpu.lock")
 _CUDA_LOCK = Label("//toolchain:requirements-cuda.lock")
 
 # The interpreters on the PATH.
 _PYTHONS = Label("@rules_executorch_host//:pythons.json")
 
-# The environment variables that pip and what it runs read: where packages come from, and how to get there.
-_PIP = [
-    "CACHE_DIR",
-    "CERT",
-    "CLIENT_CERT",
-    "CONFIG_FILE",
-    "EXTRA_INDEX_URL",
-    "FIND_LINKS",
-    "INDEX_URL",
-    "KEYRING_PROVIDER",
-    "NO_BINARY",
-    "NO_CACHE_DIR",
-    "NO_INDEX",
-    "ONLY_BINARY",
-    "PREFER_BINARY",
-    "PROXY",
-    "RETRIES",
-    "TIMEOUT",
-    "TRUSTED_HOST",
-    "USE_FEATURE",
-]
-_ENVIRON = ["PIP_" + name for name in _PIP] + [
-    "ALL_PROXY",
-    "CURL_CA_BUNDLE",
-    "HOME",
-    "HTTPS_PROXY",
-    "HTTP_PROXY",
-    "NETRC",
-    "NO_PROXY",
-    "REQUESTS_CA_BUNDLE",
-    "SSL_CERT_DIR",
-    "SSL_CERT_FILE",
-    "XDG_CACHE_HOME",
-    "XDG_CONFIG_HOME",
-    "all_proxy",
-    "http_proxy",
-    "https_proxy",
-    "no_proxy",
-]
+# The environment variables that say where the environments of the user are.
+_ENVIRON = ["HOME", "RULES_EXECUTORCH_CACHE", "XDG_CACHE_HOME"]
 
 # What the builder imports.
-_BUILDER_MODULES = [Label("//toolchain:locks.py"), Label("//toolchain:pex_file.py")]
+_BUILDER_MODULES = [Label("//toolchain:locks.py"), Label("//toolchain:packages_file.py")]
 
 _BUILD = """\
 load("@rules_executorch//toolchain:configuration.bzl", "packages_file")
+load("@rules_executorch//toolchain:split_packages.bzl", "packed_packages")
 
 package(default_visibility = ["//visibility:public"])
 
@@ -74,8 +36,16 @@ exports_files({exported})
 
 packages_file(
     name = "packages",
-    file = "packages.pex",
+    file = "{file}",
     names = {names},
+)
+"""
+
+# The packages as a file, for machines that download it.
+_PACKED = """
+packed_packages(
+    name = "packages.pex",
+    packages = ":packages",
 )
 """
 
@@ -84,6 +54,7 @@ def _locks(repository_ctx):
     attributes = repository_ctx.attr
     of_extras = "--covers" if attributes.requirements else "--extra"
     locks = [("--requirements", watch(repository_ctx, attributes.requirements or _LOCK))]
+    locks.append(("--cpu", watch(repository_ctx, _CPU_LOCK)))
     locks.append(("--cuda", watch(repository_ctx, _CUDA_LOCK)))
     locks += [(of_extras, watch(repository_ctx, _LOCKS_OF_EXTRAS[extra])) for extra in sorted(attributes.extras)]
     return locks + [("--more", watch(repository_ctx, lock)) for lock in attributes.extra_requirements]
@@ -95,17 +66,20 @@ def _download(repository_ctx):
         fail("`packages` has to have `url` and `sha256`, and nothing else. It has {}.".format(
             ", ".join(["`{}`".format(key) for key in sorted(packages)]),
         ))
-    if repository_ctx.attr.pip_args:
-        fail("`pip_args` do nothing with `packages`, because pip does not run: remove one of them.")
+    for name in ["pip_args", "torch"]:
+        if getattr(repository_ctx.attr, name):
+            fail("`{}` does nothing with `packages`, because nothing is installed: remove one of them.".format(name))
     check_sha256(packages["url"], packages["sha256"])
     repository_ctx.download(packages["url"], output = "packages.pex", sha256 = packages["sha256"], executable = True)
     return ["--packages", repository_ctx.path("packages.pex")]
 
 def _build_arguments(repository_ctx):
-    """Returns the arguments of the builder that let it install the packages with pip."""
+    """Returns the arguments of the builder that let it install the packages."""
     return [
         "--build",
         watch(repository_ctx, repository_ctx.attr._build_requirements),
+        "--torch",
+        repository_ctx.attr.torch,
     ]
 
 def _python_of_file(repository_ctx):
@@ -142,18 +116,26 @@ def _chosen_python(repository_ctx, versions):
         ),
     ))
 
-def _find_python(repository_ctx, version, reason):
+def _preferred(repository_ctx, platform):
+    """Returns the versions of Python in the order in which they are looked for: first those with a CPU build of torch."""
+    small = CPU_BUILDS.get(platform, [])
+    if repository_ctx.attr.torch == "index" or repository_ctx.attr.requirements:
+        small = []
+    return small + [version for version in VERSIONS if version not in small]
+
+def _find_python(repository_ctx, version, reason, preferred = VERSIONS):
     """Returns the path of the interpreter that builds the packages and runs the driver.
 
     Args:
       repository_ctx: the context of the repository rule.
       version: string, the version that it must have, or empty.
       reason: string, what asks for this version.
+      preferred: list of string, the versions to look for without `version`, in this order.
 
     Returns:
       string.
     """
-    python = _chosen_python(repository_ctx, [version] if version else VERSIONS)
+    python = _chosen_python(repository_ctx, [version] if version else preferred)
     told = about(repository_ctx, python)
     if not told.version:
         fail("{} cannot build the packages, which need Python {}: {}".format(
@@ -167,14 +149,6 @@ def _find_python(repository_ctx, version, reason):
 
     # Behind all links: a virtual environment finds the standard library beside the interpreter.
     return told.executable
-
-# The stages of the builder, as Bazel's line of progress shows them.
-_PROGRESS = {
-    "compile": "compiling the packages to bytecode",
-    "download": "downloading the packages with pip",
-    "pack": "packing packages.pex",
-    "unpack": "unpacking the packages",
-}
 
 def _run_builder(repository_ctx, command):
     """Runs the builder. It prints what it does and how long that took."""
@@ -218,7 +192,7 @@ def _packages_repository_impl(repository_ctx):
     elif of_file:
         python = _find_python(repository_ctx, of_file, "the file of `packages` is for Python")
     else:
-        python = _find_python(repository_ctx, attributes.python_version, "`python_version` is")
+        python = _find_python(repository_ctx, attributes.python_version, "`python_version` is", _preferred(repository_ctx, here))
 
     # The builder's files are watched before it runs: Bazel starts the rule again if it does not know one of them yet.
     builder = watch(repository_ctx, attributes._builder)
@@ -230,14 +204,15 @@ def _packages_repository_impl(repository_ctx):
     for option, lock in _locks(repository_ctx):
         arguments += [option, lock]
     arguments += source
-    stages = ["unpack", "compile"] if attributes.packages else ["download", "pack", "unpack", "compile"]
-    for stage in [""] if is_foreign else stages:
-        repository_ctx.report_progress(_PROGRESS.get(stage, "checking packages.pex"))
-        _run_builder(repository_ctx, [python, builder] + arguments + (["--stage", stage] if stage else []))
+    repository_ctx.report_progress("installing the packages, if no other workspace has")
+    _run_builder(repository_ctx, [python, builder] + arguments)
+    if attributes.packages and not is_foreign:
+        repository_ctx.delete("packages.pex")  # it is unpacked
     repository_ctx.file("BUILD", _BUILD.format(
-        exported = repr(["packages.pex"] + ([] if is_foreign else ["python.json"])),
+        exported = repr(["packages.pex"] if is_foreign else ["packages.json", "python.json"]),
+        file = "packages.pex" if is_foreign else "packages.json",
         names = repr(json.decode(repository_ctx.read("names.json"))),
-    ), executable = False)
+    ) + ("" if is_foreign else _PACKED), executable = False)
 
 # The attributes of a toolchain of packages, for MODULE.bazel files and for WORKSPACE files.
 PACKAGES_ATTRS = {
@@ -253,11 +228,11 @@ PACKAGES_ATTRS = {
     ),
     "packages": attr.string_dict(
         doc = "A `packages.pex` that was built before, such as by CI: `{\"url\": \"https://...\", \"sha256\": \"...\"}`. Then " +
-              "pip does not run. The file has to have the packages of the lock and of the extras, for the platform.",
+              "nothing is installed. The file has to have the packages of the lock and of the extras, for the platform.",
     ),
     "pip_args": attr.string_list(
-        doc = "More arguments for pip, such as `[\"--extra-index-url\", ...]` with an index of CPU builds of torch. pip " +
-              "also reads its own configuration. Every file must match a hash in the lock.",
+        doc = "More arguments for pip and uv, such as `[\"--extra-index-url\", ...]` with an index of yours. They also read " +
+              "their own configurations. Every file must match a hash in the lock.",
     ),
     "platform": attr.string(
         doc = "The machines that the packages run on: `linux_x86_64`, `linux_aarch64` or `osx_aarch64`. For " +
@@ -266,7 +241,8 @@ PACKAGES_ATTRS = {
     ),
     "python_interpreter": attr.string(
         doc = "The Python that builds the packages and runs the driver: its path, or its name on the PATH. Default: the " +
-              "newest of `python3.13`, `python3.12` and `python3.11` on the PATH that has the module `venv`.",
+              "newest of `python3.13`, `python3.12` and `python3.11` on the PATH that has the module `venv`; first, one with " +
+              "a CPU build of torch in the lock.",
     ),
     "python_interpreter_target": attr.label(
         doc = "The same by its label, such as `@python_3_12_host//:python` of rules_python.",
@@ -282,11 +258,18 @@ PACKAGES_ATTRS = {
               "`extra_requirements`.",
         allow_single_file = True,
     ),
+    "torch": attr.string(
+        doc = "The build of torch: `cpu`, or `index` for the one on the package index, which on Linux is for CUDA and takes " +
+              "gigabytes. Default: `cpu` if the lock has it for the Python and the machine. CPU builds come from the indexes of " +
+              "your configuration, or else from PyTorch's, `https://download.pytorch.org/whl/cpu`.",
+        values = ["", "cpu", "index"],
+    ),
 }
 
 packages_repository = repository_rule(
     implementation = _packages_repository_impl,
-    doc = "Builds `packages.pex` from locks with hashes, or downloads it. To build it, it needs a package index.",
+    doc = "Installs packages from locks with hashes, once for all workspaces of a user, or unpacks a file that it downloads. " +
+          "To install them, it needs a package index.",
     attrs = dict(PACKAGES_ATTRS, **{
         "_build_requirements": attr.label(
             allow_single_file = True,

@@ -189,8 +189,8 @@ _PROGRAM_ATTRS = {
     ),
     "resource_set": attr.string(
         doc = "How much memory Bazel reserves for each action that imports torch, so that no more of them run at the same " +
-              "time than fit. The default is 1.5 GB. A step that took more says so, with the value to write. Bazel 4 and 5 " +
-              "reserve nothing.",
+              "time than fit. The default is 1.5 GB, and four times the size of inputs whose size is known: those of " +
+              "`huggingface_checkpoint`. A step that took more says so, with the value to write. Bazel 4 and 5 reserve nothing.",
         default = "default",
         values = MEMORY.keys(),
     ),

@@ -2,7 +2,7 @@
 
 | action | reads | writes |
 |---|---|---|
-| plan | manifest | plans |
+| plan | manifest, plug-ins that the target names | plans, plug-ins that the program uses |
 | export | export plan, sources, data | graphs without weights |
 | lower | lowering plan or that of a method, graphs, data | methods that are lowered without weights |
 | lower | lowering plan, these methods, graphs, data, weights | program, named data, facts |
@@ -60,7 +60,8 @@ def _action(kind, arguments, outputs, progress, name = "", more_inputs = [], mes
       progress: string, what it does, for people who wait.
       name: string, distinguishes the actions of one kind in a target; empty if there is only one.
       more_inputs: list of files that must exist, although no argument names them.
-      messages: string, distinguishes the actions whose messages name lines of the manifest; empty for others.
+      messages: string, distinguishes the actions that may list unused inputs; empty for others. They are files with lines,
+        which only messages name, and what planning does not read.
       lines: file with the lines of the sources, which these messages name too; or None.
 
     Returns:
@@ -126,6 +127,10 @@ def _plan(ctx, system, target):
             method: system.declare(ctx, "{}.lower.{}.plan.json".format(name, method))
             for method in (target.methods if len(target.methods) > 1 else [])
         },
+        plugins = {
+            step: system.declare(ctx, "{}.{}.plugins".format(name, step), dir = True)
+            for step in (["lower"] if target.export else ["export", "lower"])
+        },
         positions = system.declare(ctx, name + ".positions.json"),
         whole = system.declare(ctx, name + ".plan.json"),
     )
@@ -152,9 +157,11 @@ def _plan(ctx, system, target):
         _path("--compare-plan=", plans.compare),
     ])
     arguments.extend(_exported("--method-plan", plans.methods))
+    arguments.extend(_exported("--plugins-of", plans.plugins))
     arguments.append(_path("--positions=", plans.positions))
-    outputs = [plans.whole, plans.export, plans.lower, plans.compare, plans.positions] + plans.methods.values()
-    return plans, _action("plan", arguments, outputs, "Planning")
+    outputs = [plans.whole, plans.export, plans.lower, plans.compare, plans.positions]
+    outputs += plans.methods.values() + plans.plugins.values()
+    return plans, _action("plan", arguments, outputs, "Planning", messages = "plan")
 
 def _variant_arguments(target):
     parameters = ["{}={}".format(name, value) for name, value in sorted(target.parameters.items())]
@@ -176,6 +183,7 @@ def _export(ctx, system, target, plans):
     )
     arguments = [
         "export",
+        _path("--plugins=", plans.plugins["export"]),
         _path("", plans.export),
         _named("--source", target.inputs.sources),
         _named("--data", read_by("export", target.inputs)),
@@ -186,8 +194,9 @@ def _export(ctx, system, target, plans):
     outputs = [export.directory, export.input_digests, export.lines, export.examples] + export.exported_methods.values()
     return export, _action("export", arguments, outputs, "Exporting", messages = "export")
 
-def _lower_arguments(plan, export, methods, named):
-    return ["lower", _path("", plan), "--export", _path("", export.directory)] + _exported("--exported", methods) + [
+def _lower_arguments(plans, plan, export, methods, named):
+    arguments = ["lower", _path("--plugins=", plans.plugins["lower"]), _path("", plan), "--export", _path("", export.directory)]
+    return arguments + _exported("--exported", methods) + [
         _named("--data", named),
         _ONE_JOB,
     ]
@@ -224,13 +233,13 @@ def template_steps(plans, export, inputs, with_weights):
         for method, plan in plans.methods.items()
     ]
 
-def _template(ctx, system, target, export, step):
+def _template(ctx, system, target, plans, export, step):
     """Returns a directory, and the action that lowers methods into it by themselves."""
     lowered = system.declare(ctx, "{}.lowered.{}".format(target.name, step.name), dir = True)
     flags = ["--templates"] + (["--with-weights"] if step.weights else [])
     return lowered, _action(
         "lower",
-        _lower_arguments(step.plan, export, step.methods, step.files) + flags + ["-o", _path("", lowered)],
+        _lower_arguments(plans, step.plan, export, step.methods, step.files) + flags + ["-o", _path("", lowered)],
         [lowered],
         "Lowering {} of".format(step.name),
         name = step.name,
@@ -241,7 +250,7 @@ def _template(ctx, system, target, export, step):
 def _templates(ctx, system, target, plans, export, shareable = False):
     """Returns the directories with methods that are lowered by themselves, and their actions. `shareable`: those without weights."""
     steps = template_steps(plans, export, target.inputs, compiles_weights(target.backends))
-    made = [_template(ctx, system, target, export, step) for step in steps if not (shareable and step.weights)]
+    made = [_template(ctx, system, target, plans, export, step) for step in steps if not (shareable and step.weights)]
     return [lowered for lowered, _ in made], [action for _, action in made]
 
 def artifacts(ctx, system, target, below = ""):
@@ -275,7 +284,7 @@ def _lower(ctx, system, target, plans, export, templates):
         pte = pte,
         templates = templates,
     )
-    arguments = _lower_arguments(plans.lower, export, export.exported_methods, read_by("program", target.inputs)) + [
+    arguments = _lower_arguments(plans, plans.lower, export, export.exported_methods, read_by("program", target.inputs)) + [
         _path("--lowered=", template)
         for template in templates
     ] + [_path("--computed=", lowered.computed), "-o", _path("", lowered.facts, parent = True)]
@@ -288,7 +297,7 @@ def _compare(ctx, system, target, plans, export, lowered):
     The file names the methods that could not be compared.
     """
     result = system.declare(ctx, target.name + ".comparison.json")
-    arguments = ["compare", _path("", plans.compare), "--export", _path("", export.directory)]
+    arguments = ["compare", _path("--plugins=", plans.plugins["lower"]), _path("", plans.compare), "--export", _path("", export.directory)]
     arguments += _exported("--exported", export.exported_methods) + [
         _path("--examples=", export.examples),
         _named("--source", target.inputs.sources),
@@ -334,6 +343,7 @@ def _report(ctx, system, target, plans, export, lowered, required):
     )
     arguments = [
         "report",
+        _path("--plugins=", plans.plugins["lower"]),
         _path("", plans.whole),
         _path("--inputs=", export.input_digests),
         _path("--lowering=", lowered.facts),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -88,8 +88,10 @@ def modern_bazel(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., subp
         pytest.skip("BAZEL7 does not name a command that runs Bazel 7 as `$BAZEL7 WORKSPACE ARGUMENT...`")
     output_root = str(tmp_path_factory.mktemp("bazel7"))
 
-    def run(workspace: Path, binds: Iterable[Path], *arguments: str) -> subprocess.CompletedProcess[str]:
-        bound = " ".join(map(str, (*binds, workspace)))
+    def run(workspace: Path, binds: Sequence[Path], *arguments: str) -> subprocess.CompletedProcess[str]:
+        links = [(bind / "venv").resolve().parent for bind in binds if (bind / "venv").is_symlink()]
+        links = [link for link in links if not any(link.is_relative_to(bind) for bind in binds)]
+        bound = " ".join(map(str, (*binds, *links, workspace)))
         environment = {**os.environ, "BAZEL7_BIND": bound, "BAZEL7_OUTPUT_ROOT": output_root}
         full = [command, str(workspace), *SHORT_LIVED, *arguments]
         return subprocess.run(full, env=environment, capture_output=True, text=True, check=False)

@@ -203,11 +203,12 @@ def test_the_gallery_has_a_target_for_each_manifest_and_builds_one(checkout: Wor
 def test_bazel_7_builds_a_program_in_its_hermetic_sandbox(
     checkout: Workspace, packages: Path, bazel7: Callable[..., Path]
 ) -> None:
-    """An action sees its inputs, and what docs/hermetic.md mounts. The packages beside the PEX are not there."""
+    """An action sees its inputs, and what docs/hermetic.md mounts. The installed packages are not there."""
     python = (packages / "venv/bin/python").resolve()
     page = (REPOSITORY / "docs/hermetic.md").read_text("utf-8")
     mounts = {*re.findall(r"--sandbox_add_mount_pair=(/\S+)", page), str(python.parents[1])}
     sandbox = ["--experimental_use_hermetic_linux_sandbox", f"--@rules_executorch//toolchain:python={python}"]
+    sandbox += ["--extra_toolchains=@rules_executorch//toolchain:remote", "--strategy=ExecutorchPackages=local"]
     sandbox += [f"--sandbox_add_mount_pair={mount}" for mount in sorted(mounts)]
     outputs = bazel7(checkout.directory, "build", "//examples/mlp", *sandbox)
     assert sha256(outputs / "examples/mlp/mlp.pte") == json.loads((GOLDEN / "mlp.json").read_text())["mlp.pte"]

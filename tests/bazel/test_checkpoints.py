@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterator
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -190,6 +191,27 @@ def test_a_gated_checkpoint_is_for_those_who_have_a_token(
     assert "401" in workspace.build(*command, expect=1).err
     workspace.write("WORKSPACE", text + gated(hub, gate, tmp_path / "netrc"))
     workspace.build(*command)
+
+
+def test_bazel_7_reserves_memory_for_the_sizes_of_files(
+    workspace: Workspace, hub: Path, bazel7: Callable[..., Path], tmp_path: Path
+) -> None:
+    """A checkpoint of 1 MB, and no size: `default`."""
+    module, said = workspace.directory / "MODULE.bazel", tmp_path / "actions.txt"
+    before = module.read_text("utf-8")
+    rule = 'huggingface_checkpoint = use_repo_rule("//rules:repositories.bzl", "huggingface_checkpoint")\n'
+    shown = ('mnemonic("ExecutorchLower", //hub:net)', "--include_param_files", f"--output_file={said}")
+    try:
+        module.write_text(before + rule + declaration(hub).partition("\n")[2])
+        for attribute, reserved in (
+            ('"@tiny//:weights"', "2048"),
+            ('"@tiny//:tiny-net/model.safetensors.index.json"', "1500"),
+        ):
+            workspace.write("hub/BUILD", BUILD.replace('"@tiny//:weights"', attribute))
+            bazel7(workspace.directory, "aquery", *shown)
+            assert set(re.findall(r"--reserved-memory=(\d+)", said.read_text())) == {reserved}
+    finally:
+        module.write_text(before)
 
 
 def test_bazel_7_downloads_several_files_of_a_gated_checkpoint_at_a_time(

@@ -328,7 +328,10 @@ def test_bazel_7_runs_all_steps_on_the_machines_that_a_target_needs(
 def test_bazel_7_finds_the_results_of_another_configuration(
     package: Workspace, bazel7: Callable[..., Path], tmp_path: Path
 ) -> None:
-    """It leaves the configuration out of the paths in an action's key. The flags are those of docs/platforms.md."""
+    """It leaves the configuration out of the paths in an action's key. The flags are those of docs/platforms.md.
+
+    Planning then finds the plug-ins that it has not used by the paths that it saw.
+    """
     log = tmp_path / "log.json"
     mapped = (
         "--experimental_output_paths=strip",
@@ -338,7 +341,9 @@ def test_bazel_7_finds_the_results_of_another_configuration(
         f"--disk_cache={tmp_path / 'cache'}",
         f"--execution_log_json_file={log}",
     )
-    bazel7(package.directory, "build", f"//{PACKAGE}:net", *mapped)
+    bin_directory = bazel7(package.directory, "build", f"//{PACKAGE}:net", *mapped)
+    outputs = [bin_directory / f"{PACKAGE}/net.{end}" for end in ("pte", "index.json")]
+    place, made = bin_directory.resolve(), [file.read_bytes() for file in outputs]
     assert sorted(name for name in executed(log)[0] if name in STEPS) == sorted(STEPS)
     for target, options in (("net", ["--compilation_mode=opt"]), ("apps", []), ("tool", [])):
         bazel7(package.directory, "build", f"//{PACKAGE}:{target}", *mapped, *options)
@@ -346,3 +351,14 @@ def test_bazel_7_finds_the_results_of_another_configuration(
         assert [name for name in run if name in STEPS] == []
         # Bazel runs no validations of tools.
         assert set(hits) >= set(STEPS) - ({"ExecutorchCompare"} if target == "tool" else set())
+        if target == "net":
+            assert bin_directory.resolve() != place
+            assert [file.read_bytes() for file in outputs] == made
+    backend = package.directory / "toolchain/etplugins/coreml/backend.py"
+    before = backend.read_text("utf-8")
+    backend.write_text(f"{before}\nEDITED = 1\n", "utf-8")
+    try:
+        bazel7(package.directory, "build", f"//{PACKAGE}:net", *mapped)
+    finally:
+        backend.write_text(before, "utf-8")
+    assert [name for names in executed(log) for name in names if name in STEPS] == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import os
@@ -58,12 +59,17 @@ bazel_dep(name = "rules_executorch", version = "0.1.0")
 executorch = use_extension("@rules_executorch//rules:extensions.bzl", "executorch")
 executorch.toolchain({extras})
 """
-FILE = "@rules_executorch_packages//:packages.pex"
+FILE = "@rules_executorch_packages//:packages"
 
 MAKE_THE_PACKAGES = ("packages_repository", "downloads", "package_facts", "platforms", "pythons", "watch")
 """The `.bzl` files of `rules/private` that the repository rule of the packages loads."""
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def encoded(text: str) -> str:
+    """The digest of a file, as a RECORD has it."""
+    return base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).decode().rstrip("=")
 
 
 class User:
@@ -76,13 +82,18 @@ class User:
         needed = re.findall(r'"(.+)",', facts.partition("REQUIRED = [")[2].partition("]")[0])
         self.names = sorted(["tiny", *needed])
         with zipfile.ZipFile(self.file, "w") as archive:
-            archive.writestr("PEX-INFO", "{}")
-            archive.writestr("tiny.py", "VALUE = 1\n")
+            archive.writestr("packages.json", "{}")
             for name in self.names:
-                wheel = f"{name.replace('-', '_')}-1.0.dist-info/WHEEL"
-                archive.writestr(wheel, "Wheel-Version: 1.0\nTag: py3-none-any\n")
+                info = f"{name.replace('-', '_')}-1.0.dist-info"
+                files = {"tiny.py": "VALUE = 1\n"} if name == "tiny" else {}
+                files[f"{info}/WHEEL"] = "Wheel-Version: 1.0\nTag: py3-none-any\n"
+                rows = [f"{file},sha256={encoded(text)},{len(text)}\n" for file, text in files.items()]
+                for file, text in {**files, f"{info}/RECORD": "".join(rows)}.items():
+                    archive.writestr(file, text)
         self.sha256 = hashlib.sha256(self.file.read_bytes()).hexdigest()
         (directory / "BUILD").touch()
+        self.cache = directory.with_name(f"{directory.name}-cache")
+        (directory / ".bazelrc").write_text(f"common --repo_env=RULES_EXECUTORCH_CACHE={self.cache}\n")
         self.lock("")
         (directory / "more.lock").write_text("tiny==1.0 --hash=sha256:00\nsmaller==2.0 --hash=sha256:00\n")
         (directory / "python").symlink_to(Path(sys.base_prefix, "bin/python3").resolve())
@@ -131,11 +142,11 @@ def unpacked(bazel: Run) -> Path:
 
 
 def holds_the_packages(user: User, repository: Path) -> None:
-    assert (repository / "packages.pex").read_bytes() == user.file.read_bytes()
+    assert not (repository / "packages.pex").exists(), "it is unpacked, and takes its room twice"
     python = repository / "venv/bin/python"
     done = subprocess.run([python, "-c", "import tiny; print(tiny.VALUE)"], capture_output=True, text=True, check=True)
     assert done.stdout == "1\n"
-    assert list((repository / "venv").rglob("tiny.cpython-3*.pyc"))
+    assert list((repository / "venv").resolve().rglob("tiny.cpython-3*.pyc"))
     knows_its_names(user, repository)
 
 
@@ -152,17 +163,23 @@ def test_the_packages_come_from_a_file(user: User, bazel4: Run) -> None:
 
 def test_the_fetch_says_what_it_does(user: User, bazel4: Run, in_bazel7: Run) -> None:
     """Bazel's own line of progress is not in the log of CI."""
-    user.write()
+    user.write('python_interpreter_target = "//:python"')
+    shutil.rmtree(user.cache, ignore_errors=True)
     for number, bazel in enumerate((bazel4, in_bazel7)):
         user.lock(str(number))  # with another lock it is fetched again
         said = bazel("build", "--curses=no", FILE).stderr
         lines = [line.removeprefix("rules_executorch: ") for line in said.splitlines() if "rules_executorch: " in line]
-        assert [re.sub(r"\d+ s$", "N s", line) for line in lines] == [
-            "unpacks the packages ...",
-            "unpacked 2 files, 0.00 GB, N s",
-            "compiles the packages to bytecode ...",
-            "compiled the packages, N s",
-        ], said
+        shared = re.escape(str(user.cache))
+        expected = [
+            rf"unpacks the packages for Python {re.escape(HERE)} \(.*python3.*\) into {shared}/packages \.\.\.",
+            rf"unpacked {2 * len(user.names) + 1} files, 0\.00 GB, \d+ s",
+            r"compiles the packages to bytecode \.\.\.",
+            r"compiled the packages, \d+ s",
+        ]
+        if number:  # another workspace has them
+            expected = [rf"the packages are in {shared}/packages/\w+"]
+        assert len(lines) == len(expected), said
+        assert all(re.fullmatch(*pair) for pair in zip(expected, lines, strict=True)), said
 
 
 @pytest.mark.parametrize("version", [4, 7])
@@ -182,15 +199,25 @@ def test_only_files_that_make_the_packages_fetch_them_again(
             file.write_text(file.read_text("utf-8") + "\n# An edit.\n", "utf-8")
         done = bazel("build", "--curses=no", FILE)
         assert done.returncode == 0, done.stderr
-        return "rules_executorch: unpacks the packages" in done.stderr
+        return "rules_executorch: the packages are in " in done.stderr
 
     makes = [rules / f"rules/private/{name}.bzl" for name in MAKE_THE_PACKAGES]
     others = {*rules.glob("rules/**/*.bzl"), *rules.glob("toolchain/**/*.bzl")} - {*makes}
-    assert fetches()
+    fetches()
     assert not fetches(*others)
     assert fetches(makes[0])
     assert fetches(rules / "toolchain/build_packages.py")
     workspace.stop()
+
+
+def change_python(stat: Path) -> None:
+    """Makes it look as if the interpreter had another size and time, for a workspace that has the packages."""
+    real = stat.resolve().parents[1]
+    shutil.copytree(real, real.with_name("old"), symlinks=True, dirs_exist_ok=True)
+    (old := real.with_name("old") / "venv/interpreter.stat").unlink()
+    old.write_text("1 2\n")
+    stat.parent.unlink()
+    stat.parent.symlink_to(old.parent)
 
 
 def test_the_python_of_actions_is_an_input_and_must_not_change(user: User, bazel4: Run) -> None:
@@ -203,7 +230,7 @@ def test_the_python_of_actions_is_an_input_and_must_not_change(user: User, bazel
     assert bazel4(*command).returncode == 0
     runfiles = user.directory / "bazel-bin/external/rules_executorch/toolchain/etbuild.sh.runfiles"
     assert (runfiles / "rules_executorch_packages/python.json").is_file()
-    (repository / "venv/interpreter.stat").write_text("1 2\n")  # as if the interpreter had another size and time
+    change_python(repository / "venv/interpreter.stat")
     done = bazel4(*command)
     assert done.returncode == 1
     assert "The Python of rules_executorch has changed since its packages were built (" in done.stderr
@@ -223,7 +250,7 @@ def test_the_advice_after_a_change_of_python_names_the_toolchain(user: User, in_
     assert done.returncode == 0, done.stderr
     external = Path(in_bazel7("info", "output_base").stdout.strip()) / "external"
     [stat] = external.glob("*rules_executorch_packages_next/venv/interpreter.stat")
-    stat.write_text("1 2\n")
+    change_python(stat)
     done = in_bazel7(*command)
     assert done.returncode == 1
     again = done.stderr.partition("Build them again: bazel ")[2].split()
@@ -254,7 +281,8 @@ def test_a_lock_without_what_the_driver_needs_is_refused(user: User, bazel4: Run
             "the file of `packages` has no smaller, and the lock has smaller 2.0",
             id="packages of the user's own",
         ),
-        pytest.param('pip_args = ["-v"]', "", "`pip_args` do nothing with `packages`", id="arguments of pip"),
+        pytest.param('pip_args = ["-v"]', "", "`pip_args` does nothing with `packages`", id="arguments of pip"),
+        pytest.param('torch = "cpu"', "", "`torch` does nothing with `packages`", id="build of torch"),
     ],
 )
 def test_what_does_not_fit_together_is_refused(user: User, bazel4: Run, more: str, sha256: str, message: str) -> None:

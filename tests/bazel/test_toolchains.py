@@ -10,7 +10,6 @@ import re
 import shutil
 import subprocess
 import sys
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -61,6 +60,7 @@ def bazel(packages: Path, rules: Path, modern_bazel: Build, tmp_path_factory: py
     those of the targets of rules_python."""
     shared = tmp_path_factory.mktemp("shared")
     [site] = (packages / "venv/lib").glob("python3.*/site-packages")
+    cache = (packages / "venv").resolve().parents[2]  # all packages of a user are there
 
     def run(example: str, verb: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         options = [
@@ -68,10 +68,11 @@ def bazel(packages: Path, rules: Path, modern_bazel: Build, tmp_path_factory: py
             f"--override_repository=rules_executorch~~executorch~rules_executorch_packages={packages}",
             f"--repo_env=PYTHON_3_11={(packages / 'venv/bin/python').resolve()}",
             f"--repo_env=SITE_PACKAGES={site}",
+            f"--repo_env=RULES_EXECUTORCH_CACHE={cache}",
             f"--symlink_prefix={shared}/{example}-",
             "--spawn_strategy=linux-sandbox,local",
         ]
-        binds = [packages, rules, STAND_IN, shared]
+        binds = [packages, cache, rules, STAND_IN, shared]
         return modern_bazel(rules / "examples" / example, binds, verb, *options, *arguments)
 
     run.__dict__["outputs"] = shared
@@ -88,27 +89,7 @@ def built(bazel: Build, example: str, target: str) -> dict[str, Path]:
     return {Path(name).name: root / name for name in found}
 
 
-@pytest.fixture(scope="module")
-def with_einops(rules: Path, packages: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A packages.pex with one package more, as CI would build it from the locks of examples/toolchains."""
-    directory = tmp_path_factory.mktemp("more")
-    lock = rules / "examples/toolchains/einops.lock"
-    command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--require-hashes", "-r", str(lock)]
-    if subprocess.run([*command, "-d", str(directory)], check=False).returncode:
-        pytest.skip("no package index here")
-    file = directory / "packages.pex"
-    shutil.copyfile(packages / "packages.pex", file)
-    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "--no-index"]
-    source = shutil.copytree(rules / "examples/third_party_backend", tmp_path_factory.mktemp("source") / "tally")
-    subprocess.run([*command, "-w", str(directory), str(source)], check=True)
-    for wheel in directory.glob("*.whl"):
-        with zipfile.ZipFile(wheel) as added, zipfile.ZipFile(file, "a") as archive:
-            for entry in added.infolist():
-                archive.writestr(entry, added.read(entry))
-    return file
-
-
-def with_the_backend(example: Path) -> str:
+def with_the_backend(example: Path, wheel: Path) -> str:
     """Adds what the page about backends writes: the lock, and the target, here in the second toolchain. Returns the
     label of the lock."""
     blocks = [
@@ -118,7 +99,8 @@ def with_the_backend(example: Path) -> str:
     [label] = re.findall(r'extra_requirements = \["(//third_party:tally.lock)"\]', blocks[0])
     (example / "third_party").mkdir()
     (example / "third_party/BUILD").write_text('exports_files(["tally.lock"])\n')
-    (example / "third_party/tally.lock").write_text(f"etbuild-tally==1.0 --hash=sha256:{'0' * 64}\n")
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    (example / "third_party/tally.lock").write_text(f"etbuild-tally==1.0 --hash=sha256:{digest}\n")
     (example / "tally").mkdir()
     for name in ("model.py", "tally.yaml"):
         shutil.copy(example.parent / "third_party_backend" / name, example / "tally")
@@ -127,16 +109,21 @@ def with_the_backend(example: Path) -> str:
     return label
 
 
-def test_two_toolchains_build_two_programs_in_one_command(rules: Path, bazel: Build, with_einops: Path) -> None:
-    """The second one has two packages more, in a file, and an interpreter by its label. One of them has a backend."""
-    with with_einops.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
+def test_two_toolchains_build_two_programs_in_one_command(rules: Path, bazel: Build, tmp_path: Path) -> None:
+    """The second one has two packages more, and an interpreter by its label. One of them has a backend."""
+    lock = rules / "examples/toolchains/einops.lock"
+    command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--require-hashes", "-r", str(lock)]
+    if subprocess.run([*command, "-d", str(tmp_path)], check=False).returncode:
+        pytest.skip("no package index here")
+    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "--no-index"]
+    source = shutil.copytree(rules / "examples/third_party_backend", tmp_path / "source/tally")
+    subprocess.run([*command, "-w", str(tmp_path), str(source)], check=True)
+    [wheel] = tmp_path.glob("etbuild_tally-*.whl")
     module = rules / "examples/toolchains/MODULE.bazel"
-    lock = '    extra_requirements = ["//:einops.lock"],\n'
-    given = f'    packages = {{"sha256": "{digest}", "url": "{with_einops.as_uri()}"}},\n'
-    assert module.read_text().count(lock) == 1
-    locks = lock.replace("]", f', "{with_the_backend(module.parent)}"]')
-    module.write_text(module.read_text().replace(lock, locks + given))
+    line = '    extra_requirements = ["//:einops.lock"],\n'
+    assert module.read_text().count(line) == 1
+    more = line.replace("]", f', "{with_the_backend(module.parent, wheel)}"]')
+    module.write_text(module.read_text().replace(line, f'{more}    pip_args = ["--find-links={tmp_path}"],\n'))
     made = built(bazel, "toolchains", "//...")
     assert {"patches.pte", "einops_patches.pte", "tally.pte"} <= made.keys()
     used = {name: json.loads(made[f"{name}.index.json"].read_text()) for name in ("patches", "einops_patches")}
@@ -223,7 +210,9 @@ def test_an_interpreter_by_its_path_has_its_version_in_the_keys(rules: Path, baz
 def test_what_the_driver_needs_has_to_be_there(rules: Path, bazel: Build) -> None:
     build = rules / "examples/pypi/BUILD"
     text = build.read_text()
-    build.write_text(text.replace('        "@pypi//rich",\n', ""))
+    names = re.findall(r'"(.+)",', (rules / "rules/private/package_facts.bzl").read_text().partition("]")[0])
+    labels = [f"@pypi//{name.replace('-', '_')}" for name in names if name != "rich"]
+    build.write_text(text.replace('hub = "@pypi"', f"deps = {json.dumps(labels)}"))
     try:
         said = bazel("pypi", "build", "--nobuild", "//:net").stderr
     finally:

@@ -8,10 +8,11 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -127,17 +128,23 @@ def packages_repository(bazel: Callable[..., subprocess.CompletedProcess[str]]) 
     return module
 
 
-def executed(log: Path) -> tuple[list[str], list[str]]:
-    """Reads an execution log, a sequence of JSON objects. Returns the mnemonics of actions that ran, and of cache
-    hits."""
+def log_entries(log: Path) -> Iterator[dict[str, Any]]:
+    """The entries of an execution log, a sequence of JSON objects."""
     text, position = log.read_text("utf-8") if log.exists() else "", 0
-    run: list[str] = []
-    hits: list[str] = []
     decoder = json.JSONDecoder()
     while position < len(text):
         entry, position = decoder.raw_decode(text, position)
         while position < len(text) and text[position].isspace():
             position += 1
+        yield entry
+
+
+def executed(log: Path) -> tuple[list[str], list[str]]:
+    """Reads an execution log. Returns the mnemonics of actions that ran, and of cache
+    hits."""
+    run: list[str] = []
+    hits: list[str] = []
+    for entry in log_entries(log):
         cached = entry.get("remoteCacheHit") or entry.get("cacheHit")
         # Bazel 4 copies what has passed its checks, and the driver of each step is copied once.
         if entry["mnemonic"] not in ("ExecutorchPublish", "CopyDriver"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import io
+import logging
 import math
 import operator
 import os
@@ -30,6 +31,7 @@ from executorch.backends.xnnpack.xnnpack_preprocess import XnnpackBackend
 from executorch.exir import lowered_backend_module, to_edge, to_edge_transform_and_lower
 from executorch.exir._serialize import _dataclass
 from executorch.exir.backend import backend_api
+from executorch.exir.backend.canonical_partitioners import group_partitioner
 from executorch.exir.backend.canonical_partitioners.group_partitioner import GroupBasedPartitioner
 from executorch.exir.dialects._ops import ops
 from executorch.exir.pass_base import ExportPass, PassResult, _ExportPassBase
@@ -39,12 +41,12 @@ from torch._export.serde import schema, serialize
 from torch._export.serde.union import _Union
 from torch._export.verifier import SpecViolationError
 from torch._higher_order_ops import while_loop
+from torch._logging._internal import LazyTraceHandler, trace_log, trace_structured
 from torch._subclasses.fake_tensor import FakeTensorMode, TensorMetadata, unset_fake_temporarily
 from torch.export import exported_program
 from torch.fx import Graph, GraphModule, Interpreter, proxy
 from torch.fx.experimental import proxy_tensor, symbolic_shapes
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
-from torch.fx.passes.infra.partitioner import Partition
 from torch.fx.passes.operator_support import create_op_support
 from torch.fx.passes.tools_common import legalize_graph
 from torch.fx.traceback import NodeSource
@@ -55,6 +57,7 @@ from etbuild import plugins, switches, workarounds
 from etbuild.export import node_sources
 from etbuild.export.node_sources import graphs_numbered, remove_addresses
 from etbuild.files.zip_archive import canonical_archive
+from etbuild.patching import replaced
 from etplugins.accelerate import (
     annotate_where_possible,
     compute_values_once,
@@ -63,6 +66,7 @@ from etplugins.accelerate import (
     occasions,
     replay_once,
     sort_in_place,
+    trace_if_asked,
 )
 
 from .conftest import Build
@@ -142,7 +146,7 @@ PLACES = [
     (Interpreter, "call_function"),
     (_program, "_gen_edge_manager_for_partitioners"),
     (serialize, "_dict_to_dataclass"),
-    (GroupBasedPartitioner, "_can_merge_partitions"),
+    (GroupBasedPartitioner, "_merge_partitions"),
     (FakeTensorMode, "_validate_cache_key"),
     (torch.utils._pytree, "tree_map"),
     (torch.utils._pytree, "tree_iter"),
@@ -155,6 +159,8 @@ PLACES = [
     (TensorMetadata, "_flatten_into"),
     (proxy_tensor, "_extract_tensor_metadata"),
     (symbolic_shapes, "_free_unbacked_symbols_with_path"),
+    (trace_log, "handlers"),
+    (exported_program, "_decompose_exported_program"),
 ]
 
 
@@ -256,25 +262,56 @@ def test_nodes_are_sorted_as_executorch_sorts_them(seed: int) -> None:
     assert described[0] == described[1]
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_partitions_are_merged_as_executorch_merges_them(seed: int) -> None:
+def proposed(seed: int) -> list[list[str]]:
+    """The nodes of the partitions of a shuffled graph."""
     chance = random.Random(seed)
     module = legalize_graph(shuffled_graph(chance))
     calls = [node for node in module.graph.nodes if node.op == "call_function"]
     chance.shuffle(calls)
     groups = [calls[start : start + 3] for start in range(0, len(calls), 3)]
-    partitioner = GroupBasedPartitioner(module, create_op_support(lambda modules, node: True), groups)
-    partitions = {number: Partition(number, nodes) for number, nodes in enumerate(groups)}
-    merge = GroupBasedPartitioner._can_merge_partitions
+    partitioner = GroupBasedPartitioner(module, create_op_support(lambda modules, node: True), node_groups=groups)
+    return [sorted(map(str, partition.nodes)) for partition in partitioner.propose_partitions()]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_partitions_are_merged_as_executorch_merges_them(seed: int) -> None:
+    expected = proposed(seed)
     with merge_by_sets.merge_by_sets():
-        switched = GroupBasedPartitioner._can_merge_partitions
-    answers = [
-        (merge(partitioner, one, other, partitions), switched(partitioner, one, other, partitions))
-        for one in partitions
-        for other in partitions
-    ]
-    assert all(expected == found for expected, found in answers)
-    assert {True, False} == {expected for expected, _ in answers}
+        assert proposed(seed) == expected
+
+
+def test_some_partitions_are_merged_and_some_are_not() -> None:
+    counts = [len(proposed(seed)) for seed in range(20)]
+    assert min(counts) < max(counts)
+
+
+def test_nodes_after_a_node_are_found() -> None:
+    module = legalize_graph(shuffled_graph(random.Random(0)))
+    expected, found = group_partitioner._DependencyViewer(module), merge_by_sets._Viewer(module)
+    assert found.fits()
+    assert all(found.downstreams_of(node) == expected.downstreams_of(node) for node in module.graph.nodes)
+
+
+def test_a_graph_that_has_changed_is_seen() -> None:
+    module = legalize_graph(shuffled_graph(random.Random(0)))
+    viewer = merge_by_sets._Viewer(module)
+    first, *_, last = module.graph.nodes
+    last.args = (first,)
+    assert not viewer.fits()
+
+
+def test_a_graph_in_another_order_is_seen() -> None:
+    assert not merge_by_sets._Viewer(shuffled_graph(random.Random(0))).fits()
+
+
+@pytest.mark.parametrize(("directory", "count"), [(None, 0), ("somewhere", 1)])
+def test_messages_are_formatted_for_a_trace_that_somebody_asked_for(directory: str | None, count: int) -> None:
+    formatted: list[None] = []
+    handler = LazyTraceHandler(directory)
+    handler.setLevel(logging.CRITICAL)  # nothing is written
+    with replaced(trace_log, "handlers", [handler]), trace_if_asked.trace_if_asked():
+        trace_structured("artifact", payload_fn=lambda: formatted.append(None))
+    assert len(formatted) == count
 
 
 @pytest.fixture

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from executorch.exir._serialize._program import PTEFile
+from executorch.exir.schema import Tensor
 
 from etbuild.cli import main
 from etbuild.emit import emit_program
@@ -138,18 +140,6 @@ def test_a_model_that_computes_something_else_is_found(project: Project) -> None
     assert "methods.three: the program and the exported method compute something else than the model" in project.err
 
 
-def _planted(change: Callable[[PTEFile], None]) -> Callable[[Any], PTEFile]:
-    """Reads a program as `read_program_file` does, with a change."""
-    read = program_file.read_program_file
-
-    def changed(path: Path) -> PTEFile:
-        file = read(path)
-        change(file)
-        return file
-
-    return changed
-
-
 def _output_of(method: str, file: PTEFile) -> Any:
     (plan,) = (plan for plan in file.program.execution_plan if plan.name == method)
     (delegate,) = plan.delegates
@@ -175,6 +165,23 @@ def _in_instructions(file: PTEFile) -> None:
     plan.chains[0].instructions.append(plan.chains[0].instructions[0])
 
 
+def _in_constant(file: PTEFile, shape: Sequence[int] = ()) -> None:
+    (plan,) = (plan for plan in file.program.execution_plan if plan.name == "three")
+    constants = [each.val for each in plan.values if isinstance(each.val, Tensor) and each.val.data_buffer_idx]
+    (tensor,) = (each for each in constants if each.sizes == [*shape])
+    buffer = file.program.constant_buffer[tensor.data_buffer_idx]
+    buffer.storage = bytes([buffer.storage[0] ^ 1]) + buffer.storage[1:]
+
+
+def _in_constant_of_all(file: PTEFile) -> None:
+    _in_constant(file, (4,))
+
+
+def _behind_constants(file: PTEFile) -> None:
+    for buffer in file.program.constant_buffer:
+        buffer.storage += bytes(8)
+
+
 def _in_memory(file: PTEFile) -> None:
     (plan,) = (plan for plan in file.program.execution_plan if plan.name == "one")
     plan.non_const_buffer_sizes[1] += 16
@@ -192,19 +199,26 @@ CHANGES = [
     (_in_named_data, {"one"}),
     (_in_instructions, {"one"}),
     (_in_memory, {"one"}),
+    (_in_constant, {"three"}),
+    (_in_constant_of_all, {"one", "two", "three"}),
+    (_behind_constants, set()),
     (_key_that_nobody_names, {"one", "two", "three"}),
 ]
 
 
-@pytest.mark.parametrize(("change", "methods"), CHANGES, ids=[change.__name__ for change, _ in CHANGES])
-def test_each_part_of_a_method_is_in_its_digest(
-    change: Callable[[PTEFile], None], methods: set[str], project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = project.root / "out/net.pte"
+def test_each_part_of_a_method_is_in_its_digest(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, read = project.root / "out/net.pte", program_file.read_program_file
     before = program_parts.method_digests(path)
-    monkeypatch.setattr(program_file, "read_program_file", _planted(change))
-    after = program_parts.method_digests(path)
-    assert {name for name in before if before[name] != after[name]} == methods
+
+    def changed(change: Callable[[PTEFile], None], path: Path) -> PTEFile:
+        file = read(path)
+        change(file)
+        return file
+
+    for change, methods in CHANGES:
+        monkeypatch.setattr(program_file, "read_program_file", partial(changed, change))
+        after = program_parts.method_digests(path)
+        assert {name for name in before if before[name] != after[name]} == methods, change.__name__
 
 
 def test_a_wrong_lowering_of_an_unchanged_method_is_found(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -208,7 +208,7 @@ class BuildBox(Server):
         return (
             f"--remote_executor=grpc://127.0.0.1:{self.port}",
             "--extra_toolchains=//toolchain:remote",
-            "--spawn_strategy=remote",
+            "--spawn_strategy=remote,local",  # the packages are split here
         )
 
     def command(self) -> list[str]:

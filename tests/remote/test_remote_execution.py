@@ -90,7 +90,8 @@ executorch_program(name = "net", srcs = ["model.py"], manifest = "net.yaml")
 
 
 def test_a_program_and_its_lock_test_run_remotely(built: Result, first: Workspace) -> None:
-    assert runners(built) == {"internal", "remote"}
+    assert runners(built) == {"internal", "local", "remote"}
+    assert ", 1 local, " in built.err  # it splits the packages, which are installed on this machine
     assert "ExecutorchPackages" in built.mnemonics
     assert re.search(r"//examples/mlp:update_test\s+PASSED", built.out + built.err)
     assert digests(first, "examples/mlp/mlp") == golden("mlp")

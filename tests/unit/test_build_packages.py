@@ -1,15 +1,16 @@
-"""The inputs of the packages' PEX. A test with Bazel shows that the PEX is byte-reproducible."""
+"""What makes the environment with the packages, without uv: tests/integration/test_fetched_packages.py runs it."""
 
 from __future__ import annotations
 
+import base64
 import importlib
+import os
 import platform
-import random
 import shutil
 import subprocess
 import sys
 import zipfile
-import zlib
+from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
 
@@ -71,127 +72,183 @@ def test_the_description_of_python_depends_on_its_files_only(
     assert described(other)["standard_library"] != first["standard_library"]
 
 
-WHEEL = {
-    "tiny/__init__.py": "VALUE = 1\n",
-    "tiny-1.0.data/platlib/tiny/part.py": "VALUE = 2\n",
-    "tiny-1.0.data/scripts/tiny": "#!python\n",
-    "tiny-1.0.data/data/share/tiny.txt": "nobody finds it\n",
-    "bin/tiny": "#!/bin/sh\n",
-    "lib/__init__.py": "a package with the name of a folder\n",
-    "tiny-1.0.dist-info/METADATA": "Name: tiny\n",
-}
+RECORD = "tiny-1.0.dist-info/RECORD"
 
 
-def wheel(file: Path, members: dict[str, str]) -> Path:
-    """Writes a wheel. Files that begin with `#!` are executable."""
-    with zipfile.ZipFile(file, "w") as archive:
-        for name, content in members.items():
-            member = zipfile.ZipInfo(name)
-            member.external_attr = (0o100755 if content.startswith("#!") else 0o100600) << 16
-            archive.writestr(member, content)
-        record = f"{'-'.join(file.name.split('-')[:2])}.dist-info/RECORD"
-        archive.writestr(record, "".join(f"{name},sha256=x,1\n" for name in members) + f"{record},,\n")
-    return file
+def installed(site: Path, files: dict[str, str], record: str = RECORD) -> Path:
+    """Writes the files of a distribution as an installer does, and returns its RECORD."""
+    rows = []
+    for name, content in {**files, f"{record.partition('/')[0]}/INSTALLER": "uv"}.items():
+        (site / name).parent.mkdir(parents=True, exist_ok=True)
+        (site / name).write_text(content)
+        digest = base64.urlsafe_b64encode(sha256(content.encode()).digest()).decode().rstrip("=")
+        rows.append(f"{name},sha256={digest},{len(content)}\n")
+    rows += ["../../../bin/tiny,sha256=x,1\n", f"{record},,\n"]
+    (site / record).write_text("".join(rows))
+    return site / record
 
 
-def packed(builder: ModuleType, wheels: list[Path], name: str = "packages.pex") -> Path:
-    """Packs wheels, with code that prints a word, and returns the PEX."""
-    pex = wheels[0].parent / name
-
-    def make_frame(digest: str) -> Path:
-        frame = pex.with_suffix(".frame")
-        with zipfile.ZipFile(frame, "w") as archive:
-            archive.writestr("__main__.py", "print('runs')\n")
-            archive.writestr(builder.DIGEST, digest)
-        return frame
-
-    builder.write_pex(wheels, "#!/usr/bin/env python", make_frame, pex)
-    return pex
+def test_a_record_does_not_depend_on_the_installer(builder: ModuleType, tmp_path: Path) -> None:
+    files = {"tiny/b.py": "VALUE = 1\n", "tiny/a.py": "", "tiny-1.0.dist-info/METADATA": "Name: tiny\n"}
+    described = []
+    for number, items in enumerate((files.items(), reversed(files.items()))):
+        record = installed(tmp_path / str(number), dict(items))
+        described.append(builder.normal_record(record))
+        assert [row.split(",")[0] for row in record.read_text().splitlines()] == sorted([*files, RECORD])
+        assert not record.with_name("INSTALLER").exists()
+    assert described[0] == described[1]
+    other = installed(tmp_path / "other", {**files, "tiny/a.py": "VALUE = 2\n"})
+    assert builder.normal_record(other) != described[0]
 
 
-def files_in(site: Path) -> list[str]:
-    return sorted(path.relative_to(site).as_posix() for path in site.rglob("*") if path.is_file())
+def test_a_file_without_a_digest_is_refused(builder: ModuleType, tmp_path: Path) -> None:
+    record = installed(tmp_path, {})
+    record.write_text("tiny.py,,\n")
+    with pytest.raises(SystemExit, match=r"tiny-1\.0\.dist-info has no digest of tiny\.py"):
+        builder.normal_record(record)
 
 
-def test_a_wheel_is_installed(builder: ModuleType, tmp_path: Path) -> None:
-    more = {"tiny/run.sh": "#!/bin/sh\n", "tiny/__pycache__/part.cpython-311.pyc": ""}
-    file = wheel(tmp_path / "tiny-1.0-py3-none-any.whl", {**WHEEL, **more})
-    site = tmp_path / "site"
-    sizes = builder.unpack(packed(builder, [file]), site)
-    assert not file.exists()
-    installed = [
-        "bin/tiny",
-        "lib/__init__.py",
-        "tiny-1.0.dist-info/METADATA",
-        "tiny-1.0.dist-info/RECORD",
-        "tiny/__init__.py",
-        "tiny/part.py",
-        "tiny/run.sh",
-    ]
-    assert files_in(site) == installed
-    assert sum(sizes) == sum((site / name).stat().st_size for name in installed)
-    record = (site / "tiny-1.0.dist-info/RECORD").read_text().splitlines()
-    assert {row.split(",")[0] for row in record} == {*installed, "tiny/__pycache__/part.cpython-311.pyc"}
-    assert record == sorted(record)
-    modes = [(site / "tiny" / name).stat().st_mode & 0o777 for name in ("run.sh", "part.py")]
+def test_packages_with_the_same_file_are_found(builder: ModuleType, tmp_path: Path) -> None:
+    """uv writes them in any order. They are then installed again, one after the other."""
+    for name, text in (("a", "1"), ("b", "2"), ("c", "1")):
+        installed(tmp_path, {"common.py": text, f"{name}.py": ""}, f"{name}-1.0.dist-info/RECORD")
+    installed(tmp_path, {"d.py": ""}, "d-1.0.dist-info/RECORD")
+    assert builder.overlapping(tmp_path) == [f"{name}-1.0.dist-info" for name in "abc"]
+
+
+def test_what_a_file_says_about_its_contents_is_checked(builder: ModuleType, tmp_path: Path) -> None:
+    record = installed(tmp_path, {"tiny.py": "VALUE = 1\n", "more.py": ""})
+    assert builder.changed(record) == []
+    (tmp_path / "tiny.py").write_text("VALUE = 2\n")
+    assert builder.changed(record) == ["tiny.py"]
+
+
+def test_a_directory_is_made_once(builder: ModuleType, tmp_path: Path) -> None:
+    """What a process that was killed has left is removed."""
+    made = []
+
+    def fill(place: Path) -> None:
+        made.append(place.name)
+        (place / "file").touch(exist_ok=False)
+        if len(made) == 1:
+            raise KeyboardInterrupt
+
+    place = tmp_path / "packages/key"
+    with pytest.raises(KeyboardInterrupt):
+        builder.made_once(place, fill)
+    assert not place.exists()
+    for _ in range(2):
+        assert builder.made_once(place, fill) == place
+    assert (made, [each.name for each in place.iterdir()]) == (["key.partial"] * 2, ["file"])
+
+
+def test_the_directory_is_that_of_the_user(
+    builder: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    out = tmp_path / "out"
+    monkeypatch.setenv("RULES_EXECUTORCH_CACHE", str(tmp_path / "own"))
+    assert builder.cache_root(out) == tmp_path / "own"
+    monkeypatch.setenv("RULES_EXECUTORCH_CACHE", str(tmp_path / "file/below"))
+    with pytest.raises(SystemExit, match="RULES_EXECUTORCH_CACHE names a directory that cannot be written to, "):
+        builder.cache_root(out)
+    monkeypatch.delenv("RULES_EXECUTORCH_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert builder.cache_root(out) == tmp_path / "xdg/rules_executorch"
+    assert not capsys.readouterr().err
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert builder.cache_root(out) == out / "cache"
+    assert "so the packages are not shared: name another directory" in capsys.readouterr().err
+
+
+def test_equal_files_are_compiled_once(builder: ModuleType, tmp_path: Path) -> None:
+    sites = [builder.site_packages(tmp_path / name / "venv") for name in "ab"]
+    for site in sites:
+        site.mkdir(parents=True)
+    (sites[0] / "tiny.py").write_text("VALUE = 1\n")
+    builder.compile_bytecode(sites[0])
+    (sites[1] / "tiny.py").hardlink_to(sites[0] / "tiny.py")
+    (sites[1] / "other.py").write_text("VALUE = 2\n")
+    builder.reuse_bytecode(sites[1], [tmp_path / "a"])
+    builder.compile_bytecode(sites[1])
+    first, second = (next(site.glob("__pycache__/tiny.*.pyc")) for site in sites)
+    assert first.samefile(second)
+    assert list(sites[1].glob("__pycache__/other.*.pyc"))
+
+
+def test_packages_are_packed_and_unpacked(builder: ModuleType, tmp_path: Path) -> None:
+    """The file runs Python with the packages, and has no bytecode."""
+    site = builder.site_packages(tmp_path / "venv")
+    (site / "tiny").mkdir(parents=True)
+    (site / "tiny/__init__.py").write_text("VALUE = 1\n")
+    (site / "tiny/run.sh").write_text("#!/bin/sh\n")
+    (site / "tiny/run.sh").chmod(0o755)
+    builder.compile_bytecode(site)
+    (tmp_path / "packages.json").write_text("{}")
+    files = [tmp_path / f"{number}.pex" for number in range(2)]
+    for file in files:
+        builder.pack(tmp_path / "packages.json", file, tmp_path / "venv")
+    assert files[0].read_bytes() == files[1].read_bytes()
+    assert sum(builder.unpack(files[0], tmp_path / "site")) == 20
+    assert [path.name for path in sorted((tmp_path / "site/tiny").iterdir())] == ["__init__.py", "run.sh"]
+    modes = [(tmp_path / "site/tiny" / name).stat().st_mode & 0o777 for name in ("run.sh", "__init__.py")]
     assert modes == [0o755, 0o644]
-    assert len({path.stat().st_mtime for path in site.rglob("*") if path.is_file()}) == 1
+    command: list[str | Path] = [sys.executable, files[0], "-c", "import sys, tiny; print(tiny.VALUE, sys.prefix)"]
+    environment = {**os.environ, "PEX_ROOT": str(tmp_path / "root")}
+    said = [subprocess.check_output(command, env=environment, text=True) for _ in range(2)]
+    assert said[0] == said[1]
+    assert said[0].startswith(f"1 {tmp_path}/root/")
 
 
-def test_the_last_of_two_wheels_with_the_same_file_wins(builder: ModuleType, tmp_path: Path) -> None:
-    wheels = [wheel(tmp_path / f"{name}-1.0-any.whl", {"common.py": f"{name}\n", f"{name}.py": ""}) for name in "ab"]
-    builder.unpack(packed(builder, wheels), tmp_path / "site")
-    assert (tmp_path / "site/common.py").read_text() == "b\n"
-    assert {"a.py", "b.py"} < set(files_in(tmp_path / "site"))
-
-
-@pytest.mark.parametrize("name", ["tiny/../../elsewhere.py", "{}/elsewhere.py"])
-def test_a_wheel_cannot_write_elsewhere(builder: ModuleType, tmp_path: Path, name: str) -> None:
-    file = wheel(tmp_path / "tiny-1.0-any.whl", {name.format(tmp_path): ""})
-    with pytest.raises(SystemExit, match="has a file outside of its directory"):
-        builder.unpack(packed(builder, [file]), tmp_path / "site")
+def test_a_file_cannot_write_elsewhere(builder: ModuleType, tmp_path: Path) -> None:
+    for name in ("tiny/../../elsewhere.py", f"{tmp_path}/elsewhere.py"):
+        with zipfile.ZipFile(tmp_path / "packages.pex", "w") as archive:
+            archive.writestr(name, "")
+        with pytest.raises(SystemExit, match="has a file outside of its directory"):
+            builder.unpack(tmp_path / "packages.pex", tmp_path / "site")
     assert not (tmp_path / "elsewhere.py").exists()
 
 
-def test_a_pex_has_what_wheels_have_compressed(
+def test_pips_configuration_becomes_options_of_uv(
     builder: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is compressed again: another zlib gives the same bytes. Other content gives another digest."""
-    large = random.Random(0).randbytes(3 << 20) * 3
-    made = []
-    for number, level in enumerate((1, 9, 9)):
-        place = tmp_path / str(number)
-        place.mkdir()
-        file = wheel(place / "tiny-1.0-any.whl", WHEEL)
-        with zipfile.ZipFile(file, "a", zipfile.ZIP_DEFLATED, compresslevel=level) as archive:
-            archive.writestr(zipfile.ZipInfo("tiny/empty.py"), "")
-            entry = zipfile.ZipInfo("tiny/large.so")
-            entry.compress_type = zipfile.ZIP_DEFLATED
-            archive.writestr(entry, large + bytes(number > 0), compresslevel=level)
-        with monkeypatch.context() as patch:
-            patch.setattr(zlib, "compressobj", None)
-            made.append(packed(builder, [file]))
-    assert made[1].read_bytes() == made[2].read_bytes()
-    digests = []
-    for number, pex in enumerate(made):
-        assert pex.read_bytes().startswith(b"#!/usr/bin/env python\n")
-        with zipfile.ZipFile(pex) as archive:
-            assert archive.testzip() is None
-            assert archive.read("tiny/large.so") == large + bytes(number > 0)
-            digests.append(archive.read(builder.DIGEST))
-    assert digests[0] != digests[1]
-    done = subprocess.run([sys.executable, made[0]], capture_output=True, text=True, check=True)
-    assert done.stdout == "runs\n"
+    """Variables come before the user's file. Other settings of pip, such as its constraints, change nothing."""
+    (tmp_path / "pip.conf").write_text(
+        "[global]\nindex-url = https://a.example.com\nextra-index-url =\n  https://b.example.com\n"
+        "  https://c.example.com\ncert = /ca.pem\nconstraint = /no\n[install]\nno-index = true\n[freeze]\ntimeout = 3\n"
+    )
+    for name in [name for name in os.environ if name.startswith("PIP_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "pip.conf"))
+    monkeypatch.setenv("PIP_INDEX_URL", "https://d.example.com")
+    options, variables = builder.options_of_pip(tmp_path)
+    own = ["--index", "https://b.example.com", "--index", "https://c.example.com"]
+    assert [word for word in options if "/opt" not in word] == [
+        *own,
+        "--default-index",
+        "https://d.example.com",
+        "--no-index",
+    ]
+    assert variables == {"SSL_CERT_FILE": "/ca.pem"}
 
 
-def test_another_compression_is_refused(builder: ModuleType, tmp_path: Path) -> None:
-    file = wheel(tmp_path / "tiny-1.0-any.whl", WHEEL)
-    with zipfile.ZipFile(file, "a", zipfile.ZIP_LZMA) as archive:
-        archive.writestr("tiny/more.py", "VALUE = 1\n")
+def test_the_build_of_torch(locks: ModuleType, tmp_path: Path) -> None:
+    """The CPU build is the one that a lock has the hash of; other builds are asked for by their exact version."""
+    cpu = tmp_path / "cpu.lock"
+    cpu.write_text("torch==2.13.0+cpu ; python_version in '3.12' \\\n    --hash=sha256:01\n")
+    both, one = (
+        f"torch==2.13.0 \\\n    {hashes}" for hashes in ("--hash=sha256:00 --hash=sha256:01", "--hash=sha256:00")
+    )
+    assert locks.build_of_torch(both, cpu, "") == both.replace("2.13.0", "2.13.0+cpu")
+    assert locks.build_of_torch(both, cpu, "index") == both.replace("==", "===")
+    assert locks.build_of_torch(one, cpu, "") == one.replace("==", "===")
+    own = one.replace("2.13.0", "2.13.0+cpu")
+    assert locks.build_of_torch(own, cpu, "cpu") == own
     with pytest.raises(
-        SystemExit, match=r"tiny-1\.0-any\.whl has tiny/more\.py in a compression that PEX files do not have"
+        SystemExit, match=r"has no CPU build of torch 2\.13\.0 for Python 3\.12 on linux x86_64: choose"
     ):
-        packed(builder, [file])
+        locks.build_of_torch(one, cpu, "cpu")
 
 
 @pytest.mark.parametrize(
@@ -244,7 +301,9 @@ PINS = [
 ]
 
 
-def packages(file: Path, distributions: dict[str, str], parts: tuple[str, ...] = ("PEX-INFO", "__main__.py")) -> Path:
+def packages(
+    file: Path, distributions: dict[str, str], parts: tuple[str, ...] = ("packages.json", "__main__.py")
+) -> Path:
     """Writes a PEX with distributions, each with the last part of its tag."""
     with zipfile.ZipFile(file, "w") as archive:
         for part in parts:

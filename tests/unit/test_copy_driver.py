@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import json
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from etbuild import json_schema
 from etbuild.key.code import code_of
 
 TOOLCHAIN = Path(__file__).parents[2] / "toolchain"
@@ -95,3 +98,50 @@ def test_the_code_of_the_driver_stays(tmp_path: Path, place: str) -> None:
             source, copy = file.read_text("utf-8"), copied(tmp_path, "without_texts", file)[file.name]
             assert without_help(copy) == without_help(source), file
             assert copy.count("\n") == source.count("\n"), file
+
+
+def test_schemas_have_the_descriptions_that_messages_quote(tmp_path: Path) -> None:
+    text = {"description": "A text.", "type": "string", "pattern": "a"}
+    either = {"description": "Either.", "anyOf": [{"description": "One.", "type": "null"}, text]}
+    schema = {
+        "$defs": {"each": {"description": "Each.", "items": {"description": "An item.", "type": "integer"}}},
+        "description": "All.",
+        "properties": {"description": {"description": "Its own.", "type": "string"}, "either": either, "text": text},
+    }
+    file = tmp_path / "model.schema.json"
+    file.write_text(json.dumps(schema))
+    command: list[str | Path] = [sys.executable, "-I", "-S", SCRIPT, "without_texts", tmp_path / "out"]
+    subprocess.run(
+        [*command, tmp_path / "together", "etbuild/schemas/model.schema.json", file, "etplugins/own.json", file],
+        check=True,
+    )
+    assert json.loads((tmp_path / "out/etbuild/schemas/model.schema.json").read_text()) == {
+        "$defs": {"each": {"items": {"type": "integer"}}},
+        "properties": {
+            "description": {"type": "string"},
+            "either": {"description": "Either.", "anyOf": [{"type": "null"}, text]},
+            "text": text,
+        },
+    }
+    assert json.loads((tmp_path / "out/etplugins/own.json").read_text()) == schema  # keys of the command line hold it
+
+
+def test_messages_of_a_copied_schema_are_those_of_the_whole_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For every rule of the schema of manifests: values of each type at each place."""
+    whole = json_schema.validator("model").schema
+    file = tmp_path / "model.schema.json"
+    copied_schema = runpy.run_path(str(SCRIPT))["without_descriptions"](whole)
+    assert json.dumps(copied_schema).count('"description"') < json.dumps(whole).count('"description"') / 2
+    file.write_text(json.dumps(copied_schema))
+    for name, definition in [("", whole), *whole["$defs"].items()]:
+        part = tmp_path / f"{name}.json"
+        part.write_text(
+            json.dumps({**copied_schema["$defs"][name], "$defs": copied_schema["$defs"]} if name else copied_schema)
+        )
+        keys = [*definition.get("properties", {})]
+        values = [None, True, 1, -1.5, "", "a b", "a/b:c", [], [1, "x", "x"], {}, {"x y": 1}]
+        for value in [*values, *({key: each} for key in keys for each in values)]:
+            expected = json_schema.problems(f"model#{name}" if name else "model", value)
+            assert json_schema.problems(part, value) == expected, (name, value)

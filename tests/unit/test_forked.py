@@ -24,7 +24,7 @@ from etbuild.errors import BuildError, EtbuildError, InputError, Problem
 from etbuild.files import locks
 from etbuild.processes import forked
 from etbuild.surroundings import process_state
-from etkit.running.generation import limited
+from etplugins.tokenizer import limited
 
 
 def writer(path: Path) -> Callable[[], None]:
@@ -200,7 +200,7 @@ TWICE = """
 import os, signal, threading, time
 from etbuild.files import locks
 from etbuild.processes import forked
-from etkit.running.generation import limited
+from etplugins.tokenizer import limited
 from etbuild.surroundings import process_state
 from etbuild.processes.ending import Interrupts
 
@@ -231,7 +231,7 @@ import os, signal, sys
 from etbuild.errors import BuildError
 from etbuild.files import locks
 from etbuild.processes import forked
-from etkit.running.generation import limited
+from etplugins.tokenizer import limited
 from etbuild.surroundings import process_state
 
 def interrupt(number, frame):

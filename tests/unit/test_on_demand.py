@@ -1,4 +1,4 @@
-"""Packages that are written when they are imported, in the form for remote executors and from a PEX file."""
+"""Packages that are written when they are imported, in the form for remote executors."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import pytest
 TOOLCHAIN = Path(__file__).parents[2] / "toolchain"
 BINARY = b"\x7fELF" + bytes(1 << 20)
 FILES: dict[str, bytes] = {
-    "__main__.py": b"raise SystemExit('the PEX file was run')\n",
-    ".bootstrap/pex/__init__.py": b"",
+    "__main__.py": b"raise SystemExit('the file was run')\n",
+    "packages.json": b"{}",
     "single.py": b"NAME = 'single'\n",
     "first-1.0.dist-info/METADATA": b"Metadata-Version: 2.1\nName: first\nVersion: 1.0\n",
     "first.libs/libsmall.so": b"small",
@@ -62,9 +62,9 @@ def split(pex: Path, directory: Path, seed: int = 0) -> Path:
     return directory
 
 
-@pytest.fixture(scope="module", params=["split", "pex"])
-def packages(request: pytest.FixtureRequest, pex: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return pex if request.param == "pex" else split(pex, tmp_path_factory.mktemp("split") / "packages")
+@pytest.fixture(scope="module")
+def packages(pex: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return split(pex, tmp_path_factory.mktemp("split") / "packages")
 
 
 class Environment:
@@ -150,32 +150,63 @@ def test_the_split_form_has_bytecode_and_equal_bytes(pex: Path, tmp_path: Path) 
     assert not list((environment.site / "first").rglob("*.pyc"))
 
 
+def test_installed_packages_are_split_in_the_same_way(pex: Path, packages: Path, tmp_path: Path) -> None:
+    """Their own bytecode is left out: it may be that of another patch release."""
+    site = tmp_path / "venv/lib/python{}.{}/site-packages".format(*sys.version_info)
+    with zipfile.ZipFile(pex) as archive:
+        for entry in archive.infolist():
+            if entry.filename not in ("__main__.py", "packages.json"):
+                (site / entry.filename).parent.mkdir(parents=True, exist_ok=True)
+                (site / entry.filename).write_bytes(archive.read(entry))
+                (site / entry.filename).chmod(entry.external_attr >> 16)
+    (site / "first/__pycache__").mkdir()
+    (site / "first/__pycache__/below.cpython-35.pyc").write_bytes(b"old")
+    python(TOOLCHAIN / "split_packages.py", "", "--installed", tmp_path / "made", tmp_path / "venv")
+    made = {path.relative_to(tmp_path / "made"): path for path in (tmp_path / "made").rglob("*") if path.is_file()}
+    assert {str(name): path.read_bytes() for name, path in made.items()} == {
+        str(path.relative_to(packages)): path.read_bytes() for path in packages.rglob("*") if path.is_file()
+    }
+
+
+def test_a_step_may_read_packages_that_it_imports_late(packages: Path, tmp_path: Path) -> None:
+    """It reads nothing but what is declared or installed, or behind links beside what is installed."""
+    linked = tmp_path / "linked"  # as in a sandbox
+    linked.mkdir()
+    for path in packages.iterdir():
+        (linked / path.name).symlink_to(path)
+    site = Environment(linked, tmp_path / "environment").site
+    assert {linked, packages} <= {Path(each).resolve() for each in site.iterdir() if each.is_symlink()}
+
+
 def test_what_one_environment_changes_is_not_in_the_next(packages: Path, tmp_path: Path) -> None:
     first, second = (Environment(packages, tmp_path / name) for name in ("one", "two"))
     first.run("import first.below as b; open(b.__file__, 'a').write('f = lambda: 1\\n')")
     assert second.run("import first.below as b; print(b.f())") == "text\n"
 
 
-@pytest.mark.parametrize("form", ["pex", "directory"])
-def test_another_version_of_python_is_refused(form: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("script", ["on_demand.py", "split_packages.py"])
+def test_another_version_of_python_is_refused(script: str, tmp_path: Path) -> None:
     packages = tmp_path / "packages"
-    if form == "directory":
+    if script == "on_demand.py":
         packages.mkdir()
-    (packages / "python" if form == "directory" else packages).write_bytes(b"#!/usr/bin/env python3.5\nPK\x03\x04")
-    message = python(TOOLCHAIN / "on_demand.py", "", packages, tmp_path / "made", expect=1)
+    (packages / "python" if packages.is_dir() else packages).write_bytes(b"#!/usr/bin/env python3.5\nPK\x03\x04")
+    message = python(TOOLCHAIN / script, "", packages, tmp_path / "made", expect=1)
     assert message == f"{sys.executable} is Python 3.{sys.version_info[1]}, but the packages are for Python 3.5\n"
     assert not (tmp_path / "made").exists()
 
 
 @pytest.mark.parametrize("script", ["on_demand.py", "split_packages.py"])
-def test_an_interpreter_has_the_version_that_its_toolchain_tells(script: str, pex: Path, tmp_path: Path) -> None:
+def test_an_interpreter_has_the_version_that_its_toolchain_tells(
+    script: str, pex: Path, packages: Path, tmp_path: Path
+) -> None:
     """Keys hold this version and the path. So another Python at the same path is refused, also a patch release."""
+    given = packages if script == "on_demand.py" else pex
     major, minor, micro = sys.version_info[:3]
     here = f"{major}.{minor}.{micro}"
     for number, fitting in enumerate((here, f"{major}.{minor}", f"{major}")):
-        python(TOOLCHAIN / script, fitting, pex, tmp_path / str(number))
+        python(TOOLCHAIN / script, fitting, given, tmp_path / str(number))
     for other in (f"{major}.{minor}.{micro + 1}", f"{here}1", f"{major}.{minor + 1}", f"{major}.{minor}1"):
-        message = python(TOOLCHAIN / script, other, pex, tmp_path / "made", expect=1)
+        message = python(TOOLCHAIN / script, other, given, tmp_path / "made", expect=1)
         found = f"{sys.executable} is Python {here}, and Bazel's Python toolchain says that it is {other}"
         assert message.startswith(found)
         assert not (tmp_path / "made").exists()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from etbuild import plugins
 from etbuild.errors import InputError
 from etbuild.plugins import Plugin
+from etplugins.build_rules import handed_plugins
 
 PLUGINS = plugins.plugins().values()
 EACH = pytest.mark.parametrize("plugin", PLUGINS, ids=lambda plugin: plugin.package)
@@ -76,6 +78,8 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     """The directory of a plug-in that is not beside the driver, as actions have it."""
     monkeypatch.setattr(plugins, "_given", {})
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    for module in ("etplugins.own", "etplugins.own.backend"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
     provides = {"backend": {"own": "etplugins.own.backend:NAME"}}
     directory = tmp_path / "own"
     directory.mkdir()
@@ -108,3 +112,38 @@ def test_targets_name_the_plugins_that_only_some_programs_use() -> None:
     assert {"lora", "quantize", "transformers", "vulkan"} <= named
     always = {plugin.name for plugin in PLUGINS if plugin.always}
     assert named.isdisjoint({"authoring", "comparison", "guard", "model_tests", "tokenizer", "worker", *always})
+
+
+def test_planning_hands_plugins_on(elsewhere: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (elsewhere / "__pycache__").mkdir()
+    (elsewhere / "__pycache__/backend.pyc").touch()
+    (elsewhere / "below").mkdir()
+    (elsewhere / "below/data.json").write_text("{}")
+    elsewhere.chmod(0o555)  # as outputs of Bazel are
+    plugins.add([elsewhere])
+    for names, expected in (([], []), (["lora"], []), (["own"], ["own"]), (["*"], ["own"])):
+        directory = tmp_path / "-".join(["handed", *names])
+        directory.mkdir()
+        assert handed_plugins.copy(names, directory) == expected
+        assert plugins.handed(directory) == [directory / name for name in expected]
+    files = {path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file()}
+    assert files == {
+        "plugins.txt",
+        *(f"own/{name}" for name in ("__init__.py", "backend.py", "plugin.json", "below/data.json")),
+    }
+    assert handed_plugins.not_read() == []  # only the plug-in itself says what it provides
+    monkeypatch.setattr(plugins, "ROOT", tmp_path / "driver")
+    (tmp_path / "driver/etplugins/own").mkdir(parents=True)
+    shutil.copy(elsewhere / "plugin.json", tmp_path / "driver/etplugins/own")
+    plugins.add([])
+    assert handed_plugins.not_read() == [elsewhere]
+    assert plugins.load("backend", "own") == "own"
+    assert handed_plugins.not_read() == []
+    (tmp_path / "driver/etplugins/own/plugin.json").write_text('{"description": "Of the driver.", "provides": {}}')
+    plugins.add([])
+    assert plugins.plugins()["etplugins.own"].provides == {}
+
+
+def test_a_later_action_needs_the_list_of_what_was_handed_on(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        plugins.handed(tmp_path)

@@ -20,7 +20,7 @@ from tools.reference.starlark import Loader
 
 REPOSITORY = Path(__file__).parents[2]
 TOOLCHAIN = REPOSITORY / "toolchain"
-OTHERS = {"build", "cuda"}  # locks that do not belong to an extra
+OTHERS = {"build", "cpu", "cuda"}  # locks that do not belong to an extra
 
 
 def extras() -> set[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -198,6 +199,40 @@ def test_a_suite_of_no_list_is_refused() -> None:
 def test_checkpoints_with_a_mistake_are_refused(attributes: Any, message: str) -> None:
     found = refusal("rules/private/checkpoints.bzl", "executorch_checkpoints", checkpoint_as="w.pt", **attributes)
     assert found.startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("megabytes", "expected"),
+    [
+        (0, "default"),
+        (1, "mem_2g"),
+        (137, "mem_2g"),
+        (138, "mem_4g"),
+        (942, "mem_8g"),  # Qwen2.5-0.5B, which takes 5.1 GB
+        (7817, "mem_32g"),
+        (100000, "mem_32g"),
+    ],
+)
+def test_known_sizes_of_weights_say_how_much_memory_to_reserve(megabytes: int, expected: str) -> None:
+    names = Loader(REPOSITORY).load(REPOSITORY / "rules/private/common.bzl").names
+    assert names["resource_set_for"](megabytes) == expected
+
+
+def test_a_repository_rule_sees_the_sizes_of_files(tmp_path: Path) -> None:
+    names = Loader(REPOSITORY).load(REPOSITORY / "rules/private/sized_files.bzl").names
+    files = {"a b.bin": 1_000_000, "c.bin": 48_577, "total": 0}
+    for name, size in files.items():
+        (tmp_path / name).write_bytes(bytes(size))
+
+    def execute(command: list[str]) -> SimpleNamespace:
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        return SimpleNamespace(return_code=done.returncode, stdout=done.stdout)
+
+    context = SimpleNamespace(execute=execute)
+    assert names["megabytes_of"](context, []) == 0
+    assert names["megabytes_of"](context, ["a b.bin"]) == 1
+    assert names["megabytes_of"](context, ["a b.bin", "c.bin"]) == 2
+    assert names["megabytes_of"](context, ["missing.bin"]) == 0
 
 
 @pytest.mark.parametrize(

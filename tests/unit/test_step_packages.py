@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import runpy
 import shutil
 import subprocess
 import sys
@@ -14,10 +15,16 @@ import pytest
 from etbuild import plugins
 from etbuild.cli import VERBS
 from etbuild.key import code
+from etbuild.manifest.sections import Manifest, Method
 from etbuild.plan.part import PluginKeys
+from etbuild.plan.plan import from_manifest
+from etbuild.plan.step_plans import LowerPlan
+from etplugins.worker import warm_up
+from tests.helpers.driver_edits import EDITS, Edit
 from tests.helpers.drivers import TOOLCHAIN, driver_of_action, plugin_of_action, rules
 
 DRIVER = TOOLCHAIN / "etbuild"
+for_actions = runpy.run_path(str(TOOLCHAIN / "copy_driver.py"))["for_actions"]
 STEPS = ("plan", "export", "lower", "compare", "report")
 
 
@@ -130,7 +137,7 @@ def test_the_driver_of_an_action_tells_what_it_can_do(step: str, tmp_path: Path)
             assert say(verb, "--help", expect=2).startswith(f"error: there is no verb `{verb}`\n")
 
 
-OF_PLANNING = ("manifest_keys", "manifest_section", "runner", "runner_constants", "step_plan")
+OF_PLANNING = ("manifest_keys", "manifest_section", "plan_output", "runner", "runner_constants", "step_plan")
 OF_REPORT = ("report_part", "runner", "runner_constants")
 OF_METHODS = [
     *("example_input", "export_recipe", "guard", "method_change", "method_source", "module_source", "quantizer"),
@@ -183,3 +190,24 @@ def test_the_driver_of_an_action_has_plugins_that_no_target_names(step: str) -> 
     for each in plugins.plugins().values():
         if step in each.always or each.provides.keys() & plugins.AROUND_STEPS:
             assert each.name in code_of
+
+
+def test_a_worker_lowers_a_program_as_a_manifest_would_plan_it() -> None:
+    """An action that lowers has no code for manifests."""
+    method: Method = {"example_inputs": [{"shape": [1, 8]}], "partitioners": [{"backend": "xnnpack", "options": {}}]}
+    manifest: Manifest = {"name": "tiny", "model": {"factory": "tiny:create"}, "methods": {"forward": method}}
+    assert LowerPlan.from_json(warm_up._TINY_PLAN) == from_manifest(manifest).lower_plan
+
+
+@pytest.mark.parametrize("edit", EDITS, ids=lambda edit: edit.name)
+def test_an_edit_is_in_the_drivers_of_the_actions_that_it_runs(edit: Edit) -> None:
+    """Builds with these edits are in `tests/bazel/test_driver_edits.py`. They make each action with another driver."""
+
+    def copied() -> str:
+        text = (TOOLCHAIN / edit.file).read_text("utf-8")
+        after = text.replace(edit.old, edit.new, 1) if edit.old else f"{text}\nEDITED = 1\n"
+        forms = [for_actions(edit.file, each.encode()) for each in (text, after)]
+        return "the same" if forms[0] == forms[1] else "another"
+
+    has_it = {step for step in STEPS if edit.file in driver_of_action(step) and copied() == "another"}
+    assert has_it == edit.steps("net", in_rules=True)

@@ -26,9 +26,14 @@ ROOT = Path(__file__).parents[1]
 PLACES = ("etplugins", "etkit")
 """The packages whose directories are plug-ins: what builds need, and what people use around builds."""
 FILE = "plugin.json"
+LIST = "plugins.txt"
+"""The file with the names of the plug-ins that an action hands on to later ones."""
 ANY = "*"
 """Stands for all plug-ins, where a target names those that it needs."""
-STEPS_OF_GROUPS = {"manifest_keys": "plan", "manifest_section": "plan", "step_plan": "plan", "report_part": "report"}
+STEPS_OF_GROUPS = {
+    **dict.fromkeys(("manifest_keys", "manifest_section", "plan_output", "step_plan"), "plan"),
+    "report_part": "report",
+}
 """The groups of steps without torch. A plug-in that provides nothing else is in the drivers of these steps."""
 AROUND_STEPS = frozenset(("guard", "server"))
 """The groups of what surrounds all steps."""
@@ -89,7 +94,7 @@ class Plugin:
 def plugins() -> dict[str, Plugin]:
     """All plug-ins by their packages, sorted."""
     files = {f"{place}.{file.parent.name}": file for place in PLACES for file in (ROOT / place).glob(f"*/{FILE}")}
-    files |= {package: directory / FILE for package, directory in _given.items()}
+    files = {package: directory / FILE for package, directory in _given.items()} | files
     return {package: _read(files[package], package) for package in sorted(files)}
 
 
@@ -121,6 +126,16 @@ def add(directories: Iterable[Path]) -> None:
         sys.meta_path.insert(0, _Given)
     for cache in (plugins, group, of_all_programs, driver):
         cache.cache_clear()
+
+
+def handed(directory: Path) -> list[Path]:
+    """The directories of the plug-ins that an earlier action has handed on."""
+    return [directory / name for name in (directory / LIST).read_text("utf-8").split()]
+
+
+def added() -> dict[str, Path]:
+    """The directories of the plug-ins that `add` found, by their packages."""
+    return dict(_given)
 
 
 class _Given:

@@ -75,9 +75,15 @@ EXTRAS = {extras}
 # The supported versions of Python, the preferred one first.
 VERSIONS = {versions}
 
+# The versions of Python with a CPU build of torch in the lock, by platform. The others have what the package index has.
+CPU_BUILDS = {cpu_builds}
+
 # The constraints of each kind of machine that packages can be for, by the name that rules_python gives it.
 PLATFORMS = {platforms}
 '''
+_REQUIREMENTS = """\
+# What the driver needs, for the lock of a workspace. `make reference` writes this file; do not edit.
+"""
 _RULES_PYTHON = {"arm64": "aarch64", "darwin": "osx"}
 _CONSTRAINTS = {"osx": "macos"}
 
@@ -85,7 +91,11 @@ _CONSTRAINTS = {"osx": "macos"}
 def files(root: Path) -> dict[str, str]:
     """Returns the content of each file by its path in the repository."""
     project = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]
-    return {"rules/private/facts.bzl": _of_programs(), "rules/private/package_facts.bzl": _of_packages(project)}
+    return {
+        "rules/private/facts.bzl": _of_programs(),
+        "rules/private/package_facts.bzl": _of_packages(project),
+        "toolchain/requirements.in": _REQUIREMENTS + "".join(f"{text}\n" for text in project["dependencies"]),
+    }
 
 
 def _of_programs() -> str:
@@ -123,16 +133,24 @@ def _own_steps(plugin: Plugin) -> set[str]:
 
 
 def _of_packages(project: Mapping[str, Iterable[str]]) -> str:
-    platforms = {
-        "_".join(_RULES_PYTHON.get(values[each], values[each]) for each in ("sys_platform", "platform_machine"))
-        for values in update_lock.PLATFORMS.values()
-    }
+    platforms = {_platform(values) for values in update_lock.PLATFORMS.values()}
+    cpu: dict[str, list[str]] = {}
+    for pin in update_lock.pins(
+        (update_lock.HERE / "requirements-cpu.lock").read_text("utf-8").split("\n", 2)[2]
+    ).values():
+        for python, platform in sorted(pin.needed, key=lambda each: Version(each[0]), reverse=True):
+            cpu.setdefault(_platform(update_lock.PLATFORMS[platform]), []).append(python)
     return _OF_PACKAGES.format(
         required=_list(sorted(canonicalize_name(Requirement(text).name) for text in project["dependencies"])),
         extras=_list(sorted(project["optional-dependencies"])),
         versions=_list(sorted(update_lock.PYTHONS, key=Version, reverse=True)),
+        cpu_builds=_dict({name: json.dumps(versions) for name, versions in sorted(cpu.items())}),
         platforms=_dict({name: _constraints(name) for name in sorted(platforms)}),
     )
+
+
+def _platform(values: Mapping[str, str]) -> str:
+    return "_".join(_RULES_PYTHON.get(values[each], values[each]) for each in ("sys_platform", "platform_machine"))
 
 
 def _constraints(platform: str) -> str:

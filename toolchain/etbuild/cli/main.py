@@ -181,6 +181,8 @@ def _without_rule(words: Sequence[str], options: argparse.Namespace) -> list[str
             options.rule.setdefault("options", {}).update([value.split("=", 1)])
         elif option == "--plugin" and value:
             given.append(Path(value))
+        elif option == "--plugins" and value:
+            given += plugins.handed(Path(value))
         else:
             left.append(word)
     if given:

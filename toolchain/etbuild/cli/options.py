@@ -291,16 +291,21 @@ def _add_surroundings(parser: argparse.ArgumentParser) -> None:
         "--positions FILE",
         help="the line numbers of the manifest, which `etbuild plan --positions` wrote: errors then name them",
     )
-    add_path(
-        parser,
-        "--unused-inputs FILE",
-        help="write the names of the inputs that cannot change the results of the step to FILE, in Bazel's form",
-    )
+    add_unused_inputs(parser)
     add_value(
         parser,
         "--reserved-memory MB",
         help="how much memory the build system reserved for this step; a note says if it took more",
         type=count,
+    )
+
+
+def add_unused_inputs(parser: Any) -> None:
+    """Adds the option for Bazel's `unused_inputs_list`."""
+    add_path(
+        parser,
+        "--unused-inputs FILE",
+        help="write the names of the inputs that cannot change the results of the step to FILE, in Bazel's form",
     )
 
 

@@ -15,6 +15,7 @@ from etbuild.cli.options import (
     add_path,
     add_repeatable,
     add_rule_names,
+    add_unused_inputs,
     declared,
     inputs,
     settings,
@@ -73,7 +74,9 @@ def add(verbs: Any) -> None:
         "--method-plan NAME=FILE",
         help="write the part of the plan that lowering only this method depends on to FILE",
     )
+    add_repeatable(rule, "--plugins-of STEP=DIR", help="copy those plug-ins that this step of the program needs to DIR")
     add_path(rule, "--positions FILE", help="write the line numbers of the manifest to FILE")
+    add_unused_inputs(rule)
     other = parser.add_argument_group("for CMake and other tools that compare times")
     add_path(other, "--key-file FILE", help="write the key to FILE unless it is there, and print nothing")
     add_path(other, "--depfile FILE", help="with --key-file: write the files that the key depends on to FILE")
@@ -82,6 +85,7 @@ def add(verbs: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Prints the plan and its key, or writes the plans or the key."""
+    from etbuild import plugins
     from etbuild.manifest.positions import locating
     from etbuild.steps import plan as planning
 
@@ -97,6 +101,9 @@ def run(options: argparse.Namespace) -> int:
             _check_same_export(plan, options.same_export, positions)
         if options.plan is not None:
             plan.check_backends()
+            if directories := declared("--plugins-of", options.plugins_of):
+                write = plugins.load("plan_output", "plugins")
+                write(plan, manifest.data, directories, options.unused_inputs)
             return _write_plans(plan, positions, options)
         from etbuild.files import digests
         from etbuild.key import dependencies, import_graph, key  # in an action of a build rule, `inputs` does not exist

@@ -16,9 +16,9 @@ from etbuild.inputs.sources import UsedSources
 from etbuild.key import code
 from etbuild.key.declared import Inputs
 from etbuild.key.toolchain import toolchain
-from etbuild.plan.plan import Plan
 
 if TYPE_CHECKING:
+    from etbuild.plan.plan import Plan
     from etbuild.results import Driver, FilesAndPackages, KeyInputs
 
 KEY_SCHEMA = "executorch-key/v2"

@@ -129,16 +129,18 @@ class Plan(Lowered):
         found += [plugin for plugin in plugins.plugins().values() if step in plugin.always]
         return frozenset(plugin.package for plugin in found if plugin is not None)
 
-    def plugins_of_target(self, needed: Iterable[str] = ()) -> list[str]:
+    def plugins_of_target(self, needed: Iterable[str] = (), step: str = "lower") -> list[str]:
         """The names of the plug-ins that a target of this program names; `*` if it may use any backend.
 
         Args:
             needed: The packages of the plug-ins that planning needs: `plugin_sections.needed`.
+            step: `export` for those that exporting needs, which runs only some of the backends.
         """
         if backends.calls_any(self.used_backends):
             return [plugins.ANY]
-        used = plugins.with_used(self.plugins_of("export") | self.plugins_of("lower") | {*needed})
-        return [plugin.name for plugin in used if plugin.is_named]
+        of_export, of_backends = self.plugins_of("export"), {each.package for each in plugins.group("backend").values()}
+        others = {*needed} - of_backends if step == "export" else self.plugins_of("lower") | {*needed}
+        return [plugin.name for plugin in plugins.with_used(of_export | others) if plugin.is_named]
 
     @property
     def report_parts(self) -> list[str]:

@@ -34,6 +34,8 @@ SWITCHES = (
     "serialize_plainly",
     "describe_tensors_once",
     "bind_symbols_if_any",
+    "trace_if_asked",
+    "trace_calls_once",
 )
 """The switches of lowering without arguments."""
 
@@ -64,7 +66,7 @@ def lowering(directory: Path | None = None, jobs: int = 1, notes: Notes | None =
 def exporting() -> AbstractContextManager[None]:
     """Returns a context manager in which `torch.export.export` is faster."""
     tracing = ["describe_lines_once", "describe_tensors_once", "bind_symbols_if_any", "map_trees_in_one_walk"]
-    return entered(["compile_on_demand", "cache_quantization", *tracing])
+    return entered(["compile_on_demand", "cache_quantization", *tracing, "trace_if_asked"])
 
 
 def saving() -> AbstractContextManager[None]:

@@ -8,13 +8,14 @@ the users of a node are listed in the new order.
 
 from __future__ import annotations
 
+import functools
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from executorch.exir import lowered_backend_module
 from torch.fx import Graph, GraphModule, Node
-from torch.fx.graph import _Namespace
+from torch.fx.graph import _illegal_names, _name_regex, _Namespace
 from torch.fx.passes import tools_common
 
 from etbuild.patching import replaced, replacing
@@ -57,10 +58,37 @@ def sort_in_place(module: GraphModule) -> GraphModule:
 
 def _renew(graph: Graph, order: list[Node]) -> None:
     """Sets names and users as if the nodes had been copied to a new graph in this order."""
-    graph._graph_namespace = _Namespace()
+    graph._graph_namespace = _with_names(order)
+    users = {node: node.users for node in order}
+    for used_by in users.values():
+        used_by.clear()
     for node in order:
-        node.users.clear()
-    for node in order:
-        graph._graph_namespace.create_name(node.name, node)
         for read in node.all_input_nodes:
-            read.users.setdefault(node)
+            users[read][node] = None
+
+
+def _with_names(nodes: list[Node]) -> _Namespace:
+    """A namespace in which each node has claimed its name, one after the other."""
+    namespace, names = _Namespace(), [node.name for node in nodes]
+    used = set(names)
+    if len(used) < len(names) or not used.isdisjoint(_illegal_names):
+        for node, name in zip(nodes, names, strict=True):
+            namespace.create_name(name, node)
+        return namespace
+    # Each gets the name that it claims. What is left to do is to count those with a number at their end.
+    counts = namespace._base_count
+    for name in names:
+        base, number = _split(name)
+        counts[base] = counts.get(base, 0) if number is None else number
+    namespace._used_names = used
+    namespace._obj_to_name = dict(zip(nodes, names, strict=True))
+    return namespace
+
+
+@functools.cache
+def _split(name: str) -> tuple[str, int | None]:
+    """A name without the number at its end, and the number."""
+    found = _name_regex.match(name)
+    assert found is not None  # the name of a node
+    base, number = found.group(1, 2)
+    return base, None if number is None else int(number)

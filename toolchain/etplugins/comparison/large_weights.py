@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 _SMALL = 1 << 20  # bytes: a smaller weight stays in memory
-_KEPT = 1 << 26  # bytes: so much of a model stays in memory, because reading weights again takes time
+_KEPT = 1 << 25  # bytes: so much of a model stays in memory, because reading weights again takes time
 
 
 class LargeWeights(TorchDispatchMode):  # type: ignore[misc] # torch has no types here

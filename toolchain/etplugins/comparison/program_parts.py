@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from executorch.exir._serialize._program import PTEFile
 from executorch.exir.schema import BackendDelegate, DataLocation, ExecutionPlan, Tensor
+from executorch.exir.tensor import get_scalar_type
 
 from etbuild.files import flatbuffer, program_file
 
@@ -59,9 +61,13 @@ class _Part:
         return [type(value).__name__, *fields.values()]
 
     def _content_of(self, tensor: Tensor) -> object:
-        """The initial content of a tensor. All mutable data counts for a tensor that has some."""
+        """The initial content of a tensor. All mutable data counts for a tensor that has some.
+
+        A constant ends where the next one begins, so a part of the file has zeros after the elements.
+        """
         if tensor.allocation_info is None:
-            return _sha256(self._file.program.constant_buffer[tensor.data_buffer_idx].storage)
+            size = math.prod(tensor.sizes) * get_scalar_type(tensor.scalar_type).itemsize
+            return _sha256(self._file.program.constant_buffer[tensor.data_buffer_idx].storage[:size])
         if not tensor.data_buffer_idx:
             return None
         return [_sha256(each.storage) for each in self._file.mutable_data or ()]

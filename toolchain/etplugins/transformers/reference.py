@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 
 from etbuild.inputs.step_context import StepContext
-from etbuild.plan.plan import Plan
 from etbuild.steps.create_module import create_module
 from etplugins.transformers import experts
 from etplugins.transformers.parts import settings_of
+
+if TYPE_CHECKING:
+    from etbuild.plan.plan import Plan
 
 
 def language_model(plan: Plan, context: StepContext) -> torch.nn.Module:

@@ -22,8 +22,6 @@ from etbuild.surroundings.library_output import library_messages_off, stdout_for
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
-    from etbuild.manifest.sections import Manifest, Method
-
 
 def warm(verb: str) -> None:
     """Imports what a command needs, and runs it on a tiny module. The second call does nothing.
@@ -87,21 +85,28 @@ def _warm_lowering() -> None:
         from etbuild.emit import emit_program  # noqa: F401
         from etbuild.files import program_file
         from etbuild.lower import lower_methods
-        from etbuild.plan.plan import from_manifest
+        from etbuild.plan.step_plans import LowerPlan
         from etbuild.steps.one_by_one import one_by_one
 
-        method: Method = {
-            "example_inputs": [{"shape": [1, 8]}],
-            "partitioners": [{"backend": "xnnpack", "options": {}}],
-        }
-        manifest: Manifest = {"name": "tiny", "model": {"factory": "tiny:create"}, "methods": {"forward": method}}
-        plan = from_manifest(manifest).lower_plan
+        plan = LowerPlan.from_json(_TINY_PLAN)
         workarounds.of_emission()
         if (lowering := one_by_one()) is not None:
             lowering.import_all(lowers=True)
         with switches.lowering():
             lowered = lower_methods.lower_programs(plan, {"forward": _tiny_program()}, {}).to_executorch()
         program_file.read_program(lowered.buffer)
+
+
+_TINY_PLAN: dict[str, object] = {
+    **{key: {} for key in ("constant_methods", "custom_ops", "edge_compile", "executorch", "named_data", "passes")},
+    "memory_planning": {"forward": {}},
+    "methods": {"forward": {"from_recipe": False, "partitioners": [{"backend": "xnnpack", "options": {}}]}},
+    "name": "tiny",
+    "recipe": None,
+    "share_mutable_buffers": False,
+    "weights": [],
+}
+"""The plan of the tiny program. An action that lowers has no code that would make it from a manifest."""
 
 
 def _tiny_program() -> ExportedProgram:

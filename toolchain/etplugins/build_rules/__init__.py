@@ -1,0 +1,1 @@
+"""What planning gives to the later actions of a build rule."""
