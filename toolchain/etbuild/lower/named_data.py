@@ -188,13 +188,15 @@ def claims(edge: EdgeProgramManager, shards: dict[str, str], named: Iterable[str
                 for key in entries:
                     by_key.setdefault(key, set()).add(shard)
             only_weights = backends.named_data_is_weights(delegate.backend_id, named)
+            made_of = blob_weights.of_delegate(delegate)  # without the numbers of the graph: they have no tag
+            of_weights = [key for key in output.pte_data if made_of is None or key in made_of]
             for key in output.pte_data:
-                by_key.setdefault(key, set()).update(owners if only_weights and one_owner else ())
+                by_key.setdefault(key, set()).update(owners if key in of_weights and only_weights and one_owner else ())
             if not (only_weights and one_owner):
                 for key, shard in _claims_by_content(delegate, output, shards):
                     by_key[key].add(shard)
             if only_weights and not one_owner:
-                _check_untagged(method, delegate, output.pte_data, _tags_of(owners), shards)
+                _check_untagged(method, delegate, of_weights, _tags_of(owners), shards)
     return by_key
 
 

@@ -29,6 +29,7 @@ from executorch.exir.dialects._ops import ops
 from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
 
 from etbuild.patching import replaced
+from etplugins.upstream import xnnpack_norms
 from etplugins.upstream.xnnpack_operators import operator_of
 
 _LAYERS = ("aten.linear.default", "aten.convolution.default")
@@ -69,6 +70,7 @@ _transform_with_passes = XNNPACKPassManager.transform
 
 
 def _transform(self: Any) -> Any:
+    xnnpack_norms.write_out(self.exported_program)
     _convert_at_borders(self.exported_program.graph)
     _quantize_for_each_convolution(self.exported_program.graph)
     _separate(self.exported_program, _kernel_of)

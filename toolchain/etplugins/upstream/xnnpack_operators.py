@@ -20,6 +20,7 @@ from torch.fx import Node
 
 from etbuild.backends.xnnpack import Xnnpack
 from etbuild.patching import replaced
+from etplugins.upstream import xnnpack_norms
 
 _MAX_DIMENSIONS = 6  # XNN_MAX_TENSOR_DIMS: the runtime refuses a method if a delegate has tensors of more
 _IMAGE_DIMENSIONS = 4
@@ -41,6 +42,7 @@ def corrected_operators(partitioners: Mapping[str, Sequence[Any]]) -> Iterator[N
             if not isinstance(partitioner, ConfigerationBasedPartitioner):
                 continue
             if partitioner.delegation_spec.backend_id == Xnnpack.delegate_id:
+                changed.enter_context(xnnpack_norms.more_operators(partitioner))
                 for config in partitioner.target_partitioner_configs.values():
                     changed.enter_context(replaced(config, "check_constraints", _of_usual_tensors(config, written)))
                     if isinstance(config, GEMMConfig):
@@ -139,7 +141,7 @@ def _scales_by_sizes(node: Any) -> bool:
 def _is_above_zero(node: Any) -> bool:
     """Whether `rsqrt` is of a sum with a number, as in an RMS norm, or of a clamped value: XNNPACK gives NaN for 0."""
     source = node.args[0]
-    is_sum = operator_of(source) == "aten.add.Tensor"
+    is_sum = operator_of(source) in ("aten.add.Tensor", "aten.add.Scalar")
     numbers = [each for each in getattr(source, "args", ()) if not isinstance(each, Node) or not _shape(each)]
     return (is_sum and bool(numbers)) or (operator_of(source) == "aten.clamp.default" and (source.args[1] or 0) > 0)
 
