@@ -200,9 +200,7 @@ def repeats(monkeypatch: pytest.MonkeyPatch) -> list[None]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("method", "dynamic"), [*((method, False) for method in ALL), (sizes, True)], ids=lambda each: str(each)[10:30]
-)
+@pytest.mark.parametrize(("method", "dynamic"), [*((method, False) for method in ALL), (sizes, True)])
 def test_a_method_is_decomposed_as_before(method: Method, dynamic: bool) -> None:
     program = exported(method, dynamic)
     expected = [*map(content, decomposed(program))]
