@@ -396,6 +396,14 @@ def _(run: Run) -> bool:
     return not torch.allclose(method.execute([image])[0], converted(image), atol=0.1)
 
 
+@probe("xnnpack-norms")
+def _(run: Run) -> bool:
+    norms = nn.Sequential(nn.LayerNorm(6), nn.GroupNorm(2, 4), nn.InstanceNorm1d(4))
+    program = to_edge_transform_and_lower(export(norms, (torch.randn(1, 4, 6),)), partitioner=[XnnpackPartitioner()])
+    outside = [node.name for node in program.exported_program().graph.nodes if "norm" in node.name]
+    return len(outside) == len(norms)
+
+
 @probe("batch-norms-of-one-convolution")
 def _(run: Run) -> bool:
     first, second = nn.BatchNorm2d(3), nn.BatchNorm2d(3)

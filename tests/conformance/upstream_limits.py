@@ -521,6 +521,14 @@ LIMITS = (
         NOT_REPORTED,
     ),
     UpstreamLimit(
+        "xnnpack-norms",
+        "XNNPACK has all operators that layer, group and instance norms need, but its partitioner leaves norms out.",
+        WORKAROUND,
+        "etplugins/upstream/xnnpack_norms.py",
+        "executorch: backends/xnnpack/partition/config/generic_node_configs.py",
+        NOT_REPORTED,
+    ),
+    UpstreamLimit(
         "xnnpack-activations",
         "Of two activations after one layer, XNNPACK computes only the last.",
         WORKAROUND,

@@ -87,7 +87,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     (directory / "__init__.py").touch()
     (directory / "backend.py").write_text("NAME = 'own'\n")
     yield directory
-    plugins._given.clear()
+    monkeypatch.undo()  # also what a test has replaced: what is found next is remembered
     plugins.add([])  # forgets what was there
     plugins.plugins()
 

@@ -11,7 +11,7 @@ the deviation, so the rounding of the mean is small beside it. The mean of a row
 by XNNPACK's kernel for linear layers: its own kernel for means is for images, and is slower. It adds one number after
 the other, so a long row is a matrix: its mean is the mean of the means of its rows.
 
-Limit: `norms`.
+Limit: `xnnpack-norms`.
 """
 
 from __future__ import annotations
