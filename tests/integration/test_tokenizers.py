@@ -96,6 +96,15 @@ def test_a_wrong_token_that_no_text_has_is_found(tmp_path: Path, monkeypatch: py
     assert difference(str(file)) == "writes `` for the token `<0x20>`, which is ` `"
 
 
+def test_a_text_that_the_tokenizer_refuses_is_not_compared(tmp_path: Path) -> None:
+    made = tk.Tokenizer(tk.models.BPE({"b": 0, "c": 1}, [], unk_token="<unk>"))  # the vocabulary lacks the token
+    made.pre_tokenizer, made.decoder = tk.pre_tokenizers.ByteLevel(add_prefix_space=False), tk.decoders.ByteLevel()
+    with pytest.raises(Exception, match="not found in the vocabulary"):
+        made.encode("a")
+    made.save(str(tmp_path / "tokenizer.json"))
+    assert difference(str(tmp_path / "tokenizer.json")) is None
+
+
 def test_what_is_no_tokenizer_of_the_library_has_no_difference(tmp_path: Path) -> None:
     for name, text in {"tokenizer.json": "{}", "tokenizer.model": "x"}.items():
         (tmp_path / name).write_text(text)
