@@ -52,7 +52,7 @@ def moved(server: BuildBox, calls: protocol.Calls, seconds: float, seen: dict[st
 
     read = repeated = 0
     for action in calls.actions:
-        for _, digest, size in protocol.inputs(store, action):
+        for digest, size in {(digest, size) for _, digest, size in protocol.inputs(store, action)}:
             read += size
             repeated += size if digest in seen else 0
             seen[digest] = size

@@ -35,8 +35,8 @@ cached, and starts in the root of its inputs."""
 
 _DETAILS, _METHOD, _REQUEST, _ACTION = 4, 3, 1, 6
 _BLOB = re.compile(rb"(uploads/[0-9a-f-]{36}/)?blobs/([0-9a-f]{64})/(\d+)")
-_OF_THE_MACHINE = re.compile(r"(?:^|=)/(?!nonexistent$|usr/local/bin:/usr/bin:/bin$)")
-"""The beginning of an absolute path that not every executor has."""
+_OF_THE_MACHINE = re.compile(r"(?:^|=)/(?!/|nonexistent$|usr/local/bin:/usr/bin:/bin$)")
+"""The beginning of an absolute path that not every executor has. Labels begin with two slashes."""
 
 Message = dict[str, list[Any]]
 Store = Callable[[str], bytes]
@@ -129,8 +129,14 @@ def inputs(store: Store, action: str) -> list[tuple[str, str, int]]:
     return list(files(store, message("Action", store(action))["input_root"][0]["hash"][0]))
 
 
-def problems(store: Store, action: str) -> list[str]:
-    """Says what of an action a strict server would refuse, or what not every executor has."""
+def problems(store: Store, action: str, checked: set[str] | None = None) -> list[str]:
+    """Says what of an action a strict server would refuse, or what not every executor has.
+
+    Args:
+        store: Reads a blob by its digest.
+        action: The digest of the action.
+        checked: The digests of blobs that were right before: they are not read again. It grows.
+    """
     said = message("Action", store(action))
     command = message("Command", store(said["command"][0]["hash"][0]))
     environment = [pair["name"][0] for pair in command["environment"]]
@@ -138,7 +144,7 @@ def problems(store: Store, action: str) -> list[str]:
     found = _of_outputs(outputs)
     found += [] if environment == sorted(set(environment)) else ["its variables are not sorted"]
     found += _of_words([*command["arguments"], *(value for pair in command["environment"] for value in pair["value"])])
-    found += list(_of_directory(store, said["input_root"][0]["hash"][0], ""))
+    found += list(_of_directory(store, said["input_root"][0]["hash"][0], "", set() if checked is None else checked))
     for path, digest, _ in inputs(store, action):
         found += [f"{path} is an input and an output"] if path in outputs else []
         found += _of_words(store(digest).decode().splitlines()) if path.endswith(".params") else []
@@ -159,7 +165,7 @@ def _of_words(words: list[str]) -> list[str]:
     return [f"{word} names a place of one machine" for word in words if _OF_THE_MACHINE.search(word)]
 
 
-def _of_directory(store: Store, digest: str, below: str) -> Iterator[str]:
+def _of_directory(store: Store, digest: str, below: str, checked: set[str]) -> Iterator[str]:
     """Says which names in a directory are wrong, and which blobs are not what their digests say."""
     directory = message("Directory", store(digest))
     for names in ([node["name"][0] for node in directory[kind]] for kind in ("files", "directories")):
@@ -169,8 +175,12 @@ def _of_directory(store: Store, digest: str, below: str) -> Iterator[str]:
     yield from (f"{below}{name} is there twice" for name in set(every) if every.count(name) > 1)
     yield from (f"{below}{name} is no name" for name in every if "/" in name or name in ("", ".", ".."))
     for node in directory["files"]:
-        wanted, content = node["digest"][0], store(node["digest"][0]["hash"][0])
+        wanted = node["digest"][0]
+        if f"{wanted}" in checked:
+            continue
+        checked.add(f"{wanted}")
+        content = store(wanted["hash"][0])
         if len(content) != sum(wanted["size"]) or hashlib.sha256(content).hexdigest() != wanted["hash"][0]:
             yield f"{below}{node['name'][0]} is not what its digest says"
     for node in directory["directories"]:
-        yield from _of_directory(store, node["digest"][0]["hash"][0], f"{below}{node['name'][0]}/")
+        yield from _of_directory(store, node["digest"][0]["hash"][0], f"{below}{node['name'][0]}/", checked)

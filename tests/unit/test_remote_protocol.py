@@ -56,7 +56,7 @@ COMMAND = ((1, "bazel-out/driver"), (1, "@bazel-out/a.params"), (2, fields((1, "
 def problems(*command: tuple[int, Any], files: dict[str, bytes] | None = None) -> list[str]:
     """The problems of an action."""
     blobs = Blobs()
-    files = files if files is not None else {"a.params": b"plan\nmodel.yaml\n"}
+    files = files if files is not None else {"a.params": b"plan\nmodel.yaml\n--rule-target=//a:b\n"}
     root = blobs.directory({"model.yaml": b"x"}, {"bazel-out": blobs.directory(files, {})})
     return protocol.problems(blobs.__getitem__, blobs.action(fields(*COMMAND, *command), root))
 
