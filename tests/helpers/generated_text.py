@@ -31,3 +31,8 @@ def generated(directory: Path, text: str, count: int) -> str:
         lines.append(" ".join([str(token), *(f"{each:08x}" for each in bits)]))
         [scores] = decode.execute([torch.tensor([[token]]), torch.tensor([position])])
     return "\n".join(lines) + "\n"
+
+
+def tokens(printed: str) -> list[str]:
+    """Returns the tokens alone: another processor rounds the scores in another way."""
+    return [line.split()[0] for line in printed.splitlines()]
