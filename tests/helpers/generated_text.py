@@ -34,5 +34,5 @@ def generated(directory: Path, text: str, count: int) -> str:
 
 
 def tokens(printed: str) -> list[str]:
-    """Returns the tokens alone: another processor rounds the scores in another way."""
+    """Returns only the tokens: another processor rounds the scores in another way."""
     return [line.split()[0] for line in printed.splitlines()]
