@@ -35,7 +35,7 @@ cached, and starts in the root of its inputs."""
 
 _DETAILS, _METHOD, _REQUEST, _ACTION = 4, 3, 1, 6
 _BLOB = re.compile(rb"(uploads/[0-9a-f-]{36}/)?blobs/([0-9a-f]{64})/(\d+)")
-_OF_THE_MACHINE = re.compile(r"(?:^|=)/(?!/|nonexistent$|usr/local/bin:/usr/bin:/bin$)")
+_OF_THE_MACHINE = re.compile(r"(?:^|=)/(?!/|nonexistent$|bin/bash$|usr/local/bin:/usr/bin:/bin$)")
 """The beginning of an absolute path that not every executor has. Labels begin with two slashes."""
 
 Message = dict[str, list[Any]]
