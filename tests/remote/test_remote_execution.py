@@ -146,7 +146,7 @@ def test_actions_ask_only_for_what_every_server_has(executor: BuildBox, built: R
     target = write_program(first, "asked_for", size=5)
     first.build(*executor.options, f"--experimental_remote_grpc_log={log}", target)
     actions, checked = protocol.calls(log).actions, set[str]()
-    assert len(actions) == 8  # plan, export, two times lower, compare and report; two copy what has passed its checks
+    assert len(actions) == 7  # plan, export, two times lower, compare, report; and one copies the checked program
     for action in actions:
         assert protocol.problems(lambda digest: executor.blob(digest).read_bytes(), action, checked) == []
     made = first.output("asked_for")
