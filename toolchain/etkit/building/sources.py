@@ -66,7 +66,7 @@ def with_written(options: argparse.Namespace, manifests: list[Path]) -> Iterator
     if used and not sources:
         raise InputError.of(f"{used[0]} is for a source, such as model.py:create: a manifest says this itself")
     if sources and len(manifests) > 1:
-        raise InputError.of(f"{sources[0]}: a source is built alone")
+        raise InputError.of(f"{sources[0]}: a command builds only one source")
     if not sources:
         yield [GivenManifest(each, each.parent) for each in manifests]
         return
