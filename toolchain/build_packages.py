@@ -23,7 +23,8 @@ DIR/names.json is written. --needs NAME is a package that --requirements must ha
 uv installs the packages, and pip installs uv. Both check the hashes of the locks. pip's configuration applies, and uv's
 own; ARGUMENT adds to both. Environments and what uv has unpacked are in a directory of the user:
 $RULES_EXECUTORCH_CACHE, or else `rules_executorch` in $XDG_CACHE_HOME or in ~/.cache. A file that several environments
-have is on the disk once. After an interrupt, packages that were complete are not downloaded again.
+have is on the disk once. After an interrupt, packages that were complete are not downloaded again. An environment that
+no DIR has a link to is removed KEPT_DAYS after somebody last asked for it.
 
 Uses only the standard library, since it runs before anything is installed.
 """
@@ -72,6 +73,9 @@ SOURCE_DATE_EPOCH = "315532800"
 
 FORM = 1
 """Part of the name of an environment. A change of what this program puts into one changes it."""
+
+KEPT_DAYS = 30
+"""How long an environment stays that no workspace has a link to."""
 
 TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 
@@ -148,13 +152,52 @@ def provide(options: argparse.Namespace, pins: list[str], out: Path) -> None:
         finish(place, python)
 
     root = cache_root(out)
-    place = made_once(root / "packages" / key, fill)
-    for name in (DESCRIPTION, "names.json", "python.json"):
-        shutil.copyfile(place / name, out / name)
-    link = out / "venv"
-    if link.is_symlink():
-        link.unlink()
-    link.symlink_to(place / "venv")
+    with (root / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        place = made_once(root / "packages" / key, fill)
+        os.utime(place)
+        for name in (DESCRIPTION, "names.json", "python.json"):
+            shutil.copyfile(place / name, out / name)
+        link(out / "venv", place / "venv")
+        used = place.with_name(f"{key}.used")
+        used.mkdir(exist_ok=True)
+        link(used / hashlib.sha256(os.fsencode(out)).hexdigest()[:32], out / "venv")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return  # others are installing
+        remove_unused(root)
+
+
+def link(path: Path, target: Path) -> None:
+    """Makes a link in place of what may be there."""
+    path.unlink(missing_ok=True)
+    path.symlink_to(target)
+
+
+def remove_unused(root: Path) -> None:
+    """Removes environments that no workspace has a link to, long after the last one was made, and what uv keeps of
+    packages that only they had. Nobody installs meanwhile."""
+    gone: set[str] = set()
+    for used in root.glob("packages/*.used"):
+        place = used.with_suffix("")
+        linked = any(each.resolve() == place / "venv" for each in used.iterdir())
+        if linked or not place.exists() or time.time() - place.stat().st_mtime < KEPT_DAYS * 86400:
+            continue
+        say(f"removes {place}, which no workspace has used for {KEPT_DAYS} days")
+        gone |= distributions_in(place)
+        shutil.rmtree(place.rename(place.with_name(f"{place.name}.partial")))  # this process may be killed
+        shutil.rmtree(used)
+    for description in root.glob(f"packages/*/{DESCRIPTION}") if gone else ():
+        gone -= distributions_in(description.parent)
+    names = sorted({each.rpartition("-")[0] for each in gone})
+    for uv in root.glob("tools/*/bin/uv") if names else ():
+        run([str(uv), "cache", "clean", "--quiet", "--cache-dir", str(uv.parents[1] / "cache"), *names])
+
+
+def distributions_in(place: Path) -> set[str]:
+    """Returns the names of the distributions of an environment, with their versions."""
+    return {*json.loads((place / DESCRIPTION).read_text("utf-8"))["distributions"]}
 
 
 def cache_root(out: Path) -> Path:

@@ -49,8 +49,8 @@ def by_buck2(directory: Path) -> Actions:
         package = str(file.parent.relative_to(directory))
         if (
             not any(file.is_relative_to(each) for each in other)
-            and package not in (".", "examples/cpp", "rules", "rules/private", "toolchain")  # C++ is for Bazel only
-            and not package.startswith("tests")
+            and package not in (".", "examples/cpp", "toolchain")  # C++ is for Bazel only
+            and not package.startswith(("rules", "tests"))
         ):
             buck.build_file(file, package)
     found: Actions = {}

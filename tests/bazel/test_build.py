@@ -161,8 +161,7 @@ def test_the_driver_runs_as_a_command(checkout: Workspace, built: Result) -> Non
     checkout.run("run", "//:etbuild", "--", "validate", "examples/mlp/model.yaml")  # relative to the user's directory
 
 
-def test_providers_and_output_groups(checkout: Workspace, tmp_path: Path) -> None:
-    checkout.run("test", "//tests/bazel/starlark:all")  # the analysis makes the checks
+def test_output_groups(checkout: Workspace, tmp_path: Path) -> None:
     for group, files in {
         "pte": ["net.pte"],
         "named_data": ["net.down.ptd", "net.up.ptd"],
@@ -172,12 +171,12 @@ def test_providers_and_output_groups(checkout: Workspace, tmp_path: Path) -> Non
         "etrecord": ["net.etrecord"],
         "export": ["net.export", "net.export.down.pt2", "net.export.up.pt2"],
     }.items():
-        shown = checkout.build("//tests/bazel/starlark:net", f"--output_groups={group}", *WORKERS).err
-        assert re.findall(r"starlark/(net\..*)", shown) == files
-    commands.build(checkout.directory / "tests/bazel/starlark/net.yaml", tmp_path, "--etrecord")
+        shown = checkout.build("//rules/tests:net", f"--output_groups={group}", *WORKERS).err
+        assert re.findall(r"tests/(net\..*)", shown) == files
+    commands.build(checkout.directory / "rules/tests/net.yaml", tmp_path, "--etrecord")
     for name in ("down", "up"):
         record = f"net.etrecord/{name}.etrecord"
-        assert sha256(checkout.output(f"tests/bazel/starlark/{record}")) == sha256(tmp_path / record)
+        assert sha256(checkout.output(f"rules/tests/{record}")) == sha256(tmp_path / record)
 
 
 @pytest.mark.parametrize("name", MANIFESTS)

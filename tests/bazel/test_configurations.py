@@ -81,26 +81,6 @@ executorch_program(
     manifest = "net.yaml",
 )
 
-genrule(
-    name = "generated",
-    outs = ["batches.json"],
-    cmd = "echo {} > $@",
-)
-
-[executorch_program(
-    name = name,
-    srcs = ["model.py"],
-    configuration = configuration,
-    data = [":generated"],
-    export = export,
-    manifest = "net.yaml",
-    manifest_name = "net",
-) for name, configuration, export in [
-    ("first", "one", None),
-    ("same", "one", ":first"),
-    ("other", "target", ":first"),
-]]
-
 executorch_program(
     name = "chosen",
     srcs = ["model.py"],
@@ -261,13 +241,6 @@ def test_a_target_can_have_its_own_configuration(package: Workspace) -> None:
         assert counted(actions(package, f"//{PACKAGE}:apps", ONCE)) == Counter(4 * STEPS)
     finally:
         package.write(f"{PACKAGE}/BUILD", BUILD)
-
-
-def test_a_program_uses_no_export_of_another_configuration(package: Workspace) -> None:
-    package.build(f"//{PACKAGE}:same", "--nobuild")
-    said = package.build(f"//{PACKAGE}:other", "--nobuild", expect=1).err
-    assert f"the target of `export` has another configuration, and so another {PACKAGE}/batches.json" in said
-    assert "write the same `configuration` in both targets" in said
 
 
 def test_bazel_4_says_that_select_cannot_choose_a_configuration(package: Workspace) -> None:

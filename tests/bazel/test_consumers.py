@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -65,25 +64,15 @@ sh_test(
     data = [":net.pte"],
 )
 
-filegroup(
-    name = "folders",
-    srcs = ["one/model.safetensors", "two/model.safetensors"],
-)
-
 copied(
     name = "checkpoint",
     srcs = ["one/model.safetensors"],
 )
 
-config_setting(
-    name = "optimized",
-    values = {"compilation_mode": "opt"},
-)
-
 executorch_program(
     name = "net",
     srcs = ["model.py"],
-    manifest = select({":optimized": "other.yaml", "//conditions:default": "net.yaml"}),
+    manifest = "net.yaml",
     named_data = ["all"],
     weights = [":checkpoint"],
     deps = [":blocks"],
@@ -174,7 +163,6 @@ def package(checkout: Workspace) -> Iterator[Workspace]:
         "rules.bzl": RULES,
         "BUILD": BUILD,
         "net.yaml": MANIFEST,
-        "other.yaml": MANIFEST.replace("example_inputs", "dynamic_shapes: [[null, null]], example_inputs"),
         "model.py": MODEL,
         "blocks.py": BLOCKS,
         "blocks.txt": "",
@@ -236,11 +224,7 @@ def test_python_libraries_are_used_and_given(both: Workspace) -> None:
         assert made.exists(), made
 
 
-def test_data_of_libraries_is_data_of_the_program(both: Workspace) -> None:
-    """The manifest names the example of the `py_library`. A file that the program lists as a weight is no data."""
-    for target, others in (("net", ["two/model.safetensors"]), ("tuned", [])):
-        made = both.run("aquery", f'mnemonic("ExecutorchExport", //{PACKAGE}:{target})', "--include_param_files").out
-        assert set(re.findall(r"--data=([^=\s']+)=", made)) == {"libs/example.npy", "blocks.txt", *others}
+def test_data_of_libraries_is_among_runfiles(both: Workspace) -> None:
     runfiles = both.output(f"{PACKAGE}/blocks_test.runfiles") / "rules_executorch" / PACKAGE
     both.build(f"//{PACKAGE}:blocks_test")
     assert (runfiles / "blocks.txt").exists()
@@ -304,31 +288,9 @@ def test_a_size_report_finds_the_programs_that_an_app_needs(both: Workspace) -> 
     assert report["folders"] == {PACKAGE: {"programs": 1, "bytes": shipped, "shared_bytes": 0}}
 
 
-def test_a_target_with_folders_keeps_them_under_another_name(package: Workspace) -> None:
-    """The files of `:folders` have one name, in two folders. The manifest names the folder that holds both."""
-    package.edit(f"{PACKAGE}/BUILD", '{"two/model.safetensors": "checkpoint/model.safetensors"}', '{":folders": "all"}')
-    try:
-        made = package.run("aquery", f'mnemonic("ExecutorchPlan", //{PACKAGE}:tuned)', "--include_param_files").out
-    finally:
-        package.edit(
-            f"{PACKAGE}/BUILD", '{":folders": "all"}', '{"two/model.safetensors": "checkpoint/model.safetensors"}'
-        )
-    named = re.findall(r"--input=weights=([^\s']+)", made)
-    assert named == ["all/one/model.safetensors", "all/two/model.safetensors"]
-
-
 def test_a_test_of_the_consumer_runs(both: Workspace) -> None:
     """The stubs of repositories that this workspace does not need must not be in the way."""
     both.run("test", f"//{PACKAGE}:script_test")
-
-
-def test_select_chooses_a_manifest(package: Workspace) -> None:
-    manifests = {
-        mode: package.run("aquery", f'mnemonic("ExecutorchPlan", //{PACKAGE}:net)', f"--compilation_mode={mode}").out
-        for mode in ("fastbuild", "opt")
-    }
-    assert f"{PACKAGE}/net.yaml" in manifests["fastbuild"]
-    assert f"{PACKAGE}/other.yaml" in manifests["opt"]
 
 
 @pytest.mark.parametrize(

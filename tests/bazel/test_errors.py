@@ -109,11 +109,6 @@ def test_a_plugin_that_a_target_does_not_name_is_named(package: Workspace) -> No
     assert 'add "vulkan" to `plugins` in the BUILD file (`bazel run ' in message
 
 
-def test_the_analysis_refuses_mistakes(checkout: Workspace) -> None:
-    """Each mistake is a target there, with a test that reads its error: Bazel starts once for all of them."""
-    checkout.build("//tests/bazel/starlark/refused:all", "--nobuild")
-
-
 def test_an_undeclared_source_is_not_found(package: Workspace) -> None:
     package.write("wrong/helper.py", "size = 4\n")
     package.write("wrong/model.py", "import helper\n" + MODEL + "\ndef create():\n    return Net()\n")

@@ -54,6 +54,16 @@ def test_bazel_7_loads_the_rules_without_globals_of_languages(checkout: Workspac
     bazel7(checkout.directory, "build", "//examples/cpp:all", "--nobuild", flag, rules_cc)
 
 
+def test_the_tests_of_the_rules_pass(checkout: Workspace) -> None:
+    """Of providers, files, actions and errors: targets that are only analysed. Bazel starts once for all of them."""
+    checkout.run("test", "//rules/...", "--test_tag_filters=-bazel7", "--test_output=errors")
+
+
+def test_the_tests_of_the_rules_pass_with_bazel_skylib(checkout: Workspace, bazel7: Callable[..., Path]) -> None:
+    """Bazel 4 has a stand-in for it."""
+    bazel7(checkout.directory, "test", "//rules/...", "--test_output=errors")
+
+
 @pytest.fixture(scope="module")
 def targets(checkout: Workspace) -> Iterator[list[dict[str, Any]]]:
     """The attributes of each target of all macros. Each macro gets every attribute that any target can have."""

@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 import zipfile
 from collections.abc import Callable
 from hashlib import sha256
@@ -183,3 +184,31 @@ def test_an_interrupted_fetch_goes_on(tmp_path: Path, build: Build) -> None:
     assert asked.count("torch") == 1
     assert asked[-1] == "first"
     assert run_in(tmp_path / "out", "import first, torch; print(first.VALUE, torch.VALUE)") == "2 2\n"
+
+
+def test_what_no_workspace_uses_is_removed_after_some_time(tmp_path: Path, build: Build, cache: Path) -> None:
+    """It can be installed again. What a workspace has a link to stays, however old it is."""
+    arguments = ("--", f"--find-links={tmp_path}")
+    places, pins = {}, {}
+    for name in ("4.0", "5.0"):
+        pins[name] = wheel(tmp_path / f"torch-{name}-py3-none-any.whl", "torch.py", f"VALUE = {name}\n").format("")
+    for out, version in {"one": "4.0", "two": "5.0"}.items():
+        (tmp_path / "own.lock").write_text(pins[version])
+        assert build(sys.executable, out, *arguments).returncode == 0
+        places[out] = (tmp_path / out / "venv").resolve().parent
+
+    shutil.rmtree(tmp_path / "one")
+    assert "removes" not in build(sys.executable, "three", *arguments).stderr
+    long_ago = (time.time() - 31 * 86400,) * 2
+    os.utime(places["one"], long_ago)
+    said = build(sys.executable, "three", *arguments).stderr
+    assert f"removes {places['one']}, which no workspace has used for 30 days" in said
+    assert [place.exists() for place in places.values()] == [False, True]
+    kept = [path.read_text() for path in cache.glob("tools/*/cache/archive-*/**/torch.py")]
+    assert "VALUE = 4.0\n" not in kept
+    os.utime(places["two"], long_ago)
+    (tmp_path / "own.lock").write_text(pins["4.0"])
+    again = build(sys.executable, "one", *arguments)
+    assert again.returncode == 0, again.stderr
+    assert "removes" not in again.stderr
+    assert run_in(tmp_path / "one", "import torch; print(torch.VALUE)") == "4.0\n"
