@@ -266,16 +266,6 @@ def test_from_a_folder_to_a_program(tmp_path: Path, capfd: pytest.CaptureFixture
     assert report["methods"]["forward"]["delegates"].keys() == {"XnnpackBackend"}
 
 
-RWKV = {
-    "architectures": ["RwkvForCausalLM"],
-    "model_type": "rwkv",
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "attention_hidden_size": 32,
-    "vocab_size": 64,
-    "context_length": 64,
-    "eos_token_id": 1,
-}
 NEO = {
     "architectures": ["GPTNeoForCausalLM"],
     "model_type": "gpt_neo",
@@ -315,7 +305,6 @@ def tried(directory: Path, config: dict[str, Any], *arguments: str) -> int:
 @pytest.mark.parametrize(
     ("config", "code", "message"),
     [
-        (RWKV, 2, "`RwkvForCausalLM` reads no cache"),
         ({**NEO, "architectures": ["NoneForCausalLM"]}, 2, "transformers has no model `NoneForCausalLM`"),
         ({**NEO, "num_heads": 5}, 1, "making a `GPTNeoForCausalLM` of the configuration"),
     ],
@@ -335,14 +324,28 @@ TEXT = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attent
 BERT = {**TEXT, "model_type": "bert", "max_position_embeddings": 64}
 VISION = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
 BLENDERBOT = {
-    **{"d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32},
-    **{"encoder_attention_heads": 2, "decoder_attention_heads": 2, "vocab_size": 64, "max_position_embeddings": 64},
-    **{"decoder_start_token_id": 0, "eos_token_id": 1, "is_encoder_decoder": True, "model_type": "blenderbot"},
+    "d_model": 32,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "encoder_ffn_dim": 32,
+    "decoder_ffn_dim": 32,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+    "vocab_size": 64,
+    "max_position_embeddings": 64,
+    "decoder_start_token_id": 0,
+    "eos_token_id": 1,
+    "is_encoder_decoder": True,
+    "model_type": "blenderbot",
 }
 WAV2VEC2 = {
     **{key: value for key, value in TEXT.items() if key != "vocab_size"},
-    **{"model_type": "wav2vec2", "conv_dim": [16] * 7, "num_conv_pos_embeddings": 8, "feat_proj_dropout": 0.0},
-    **{"num_conv_pos_embedding_groups": 4, "classifier_proj_size": 16},
+    "model_type": "wav2vec2",
+    "conv_dim": [16] * 7,
+    "num_conv_pos_embeddings": 8,
+    "feat_proj_dropout": 0.0,
+    "num_conv_pos_embedding_groups": 4,
+    "classifier_proj_size": 16,
 }
 CLIP = {
     "model_type": "clip",
@@ -352,8 +355,14 @@ CLIP = {
 }
 ESM = {**BERT, "model_type": "esm", "position_embedding_type": "rotary", "pad_token_id": 1, "esmfold_config": None}
 FUNNEL = {
-    **{"model_type": "funnel", "vocab_size": 64, "d_model": 32, "n_head": 2, "d_head": 16, "d_inner": 32},
-    **{"block_sizes": [1, 1], "num_decoder_layers": 1},
+    "model_type": "funnel",
+    "vocab_size": 64,
+    "d_model": 32,
+    "n_head": 2,
+    "d_head": 16,
+    "d_inner": 32,
+    "block_sizes": [1, 1],
+    "num_decoder_layers": 1,
 }
 
 

@@ -56,7 +56,7 @@ def _of_replies(template: str, settings: dict[str, Any], ids: dict[str, int], en
     try:
         text: str = limited.result("the chat template fails", lambda: _rendered(template, names))
     except EtbuildError:
-        return  # `generate --chat` says what is wrong with it
+        return  # `generate --chat` says why it fails
     rest = text.partition(_REPLY)[2].lstrip()
     name = max((name for name in ids if name.startswith(("<", "[")) and rest.startswith(name)), key=len, default="")
     if name and ids[name] not in ends:

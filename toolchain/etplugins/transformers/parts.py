@@ -112,8 +112,9 @@ class HuggingFace(Part, needs=()):
             `get_labels` has the names of the labels, as a JSON array. `semantic-segmentation`: takes an image, and
             returns such scores of each place. `object-detection`: takes an image, and returns such scores of each box,
             and the boxes. `depth-estimation`: takes an image, and returns the depth of each place. `fill-mask`: takes
-            tokens, and returns the scores of all words for each of them. `automatic-speech-recognition`: takes a sound, and returns the scores of each frame for a CTC such as
-            that of wav2vec 2.0; for Whisper and Moonshine there is `speech-to-text`. For example `text-generation`.
+            tokens, and returns the scores of all words for each of them. `automatic-speech-recognition`: takes a sound,
+            and returns the scores of each frame for a CTC such as that of wav2vec 2.0; for Whisper and Moonshine there
+            is `speech-to-text`. For example `text-generation`.
         model_class: The class of the model. Required without a `task`, which chooses an Auto class. An Auto class
             selects the model by the configuration's `model_type`. For example `LlamaForCausalLM`,
             `AutoModelForCausalLM`.

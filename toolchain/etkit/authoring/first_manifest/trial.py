@@ -130,7 +130,9 @@ def _of_one_length(first: First, why: str) -> First | None:
         length = min(int(limits[0][1]), _ONE_LENGTH)
         tokens, ones = (f"{{shape: [1, {length}], dtype: int64{more}}}" for more in ("", ", fill: ones"))
         lines = ["forward:", "  example_kwargs:", f"    input_ids: {tokens}", f"    attention_mask: {ones}"]
-        remark = f"Each text has {length} tokens, of which `attention_mask` hides the last; a range fails: {why}."
+        remark = (
+            f"Each text has {length} tokens; `attention_mask` is 0 for those that fill it up. A range fails: {why}."
+        )
         return replace(first, methods=lines, remarks=[*first.remarks, remark])
     lines = [line for line in first.methods if not line.startswith(_RANGE)]
     if len(lines) in (1, len(first.methods)):
