@@ -1,4 +1,4 @@
-"""Computes operators that ExecuTorch cannot lower and PyTorch cannot decompose, if they read only constants.
+"""Computes functions of elements of constants that ExecuTorch cannot lower and PyTorch cannot decompose.
 
 Such a result follows from the model's code and configuration, as the quantile of a share of zeros: it becomes a number.
 
@@ -13,10 +13,11 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram, default_decompositions
 
+from etplugins.upstream import missing_operators
 from etplugins.upstream.graph_changes import Add, change_graphs, write
 
 _MOST = 4096  # elements; a larger constant is one of the weights
-_NUMBERS = (torch.float32, torch.float64, torch.int32, torch.int64)
+_DETACH = torch.ops.aten.detach_.default  # on a constant, it does nothing
 
 
 def compute(program: ExportedProgram) -> None:
@@ -31,7 +32,7 @@ def compute(program: ExportedProgram) -> None:
         if isinstance(program.constants.get(target), torch.Tensor)
     }
     values: dict[torch.fx.Node, torch.Tensor] = {}
-    numbers: dict[torch.fx.Node, int | float] = {}
+    numbers: dict[torch.fx.Node, float] = {}
     for node in program.graph.nodes:
         value = constants.get(node.name) if node.op == "placeholder" else _value(node, values)
         if value is not None and value.numel() <= _MOST:
@@ -54,15 +55,15 @@ def _drop(graph: torch.fx.Graph) -> bool:
 
 
 def _is_missing(node: torch.fx.Node) -> bool:
-    """Whether nothing decomposes an operator, and it is not one of core ATen."""
+    """Whether nothing decomposes a function of elements, and it is not one of core ATen."""
     target = node.target
-    if not isinstance(target, torch._ops.OpOverload) or target.namespace != "aten" or target._schema.is_mutable:
-        return False
     return (
-        torch.Tag.core not in target.tags
+        isinstance(target, torch._ops.OpOverload)
+        and torch.Tag.pointwise in target.tags
+        and torch.Tag.core not in target.tags
         and target not in _decomposed()
         and not target._can_decompose()
-        and not any(each.alias_info for each in target._schema.returns)
+        and missing_operators.writer(node) is None
     )
 
 
@@ -71,19 +72,22 @@ def _decomposed() -> frozenset[Any]:
     return frozenset(default_decompositions())
 
 
-def _number(value: torch.Tensor) -> int | float | None:
+def _number(value: torch.Tensor) -> float | None:
     """The number that all elements of a result are; None if they differ."""
-    if value.dtype not in _NUMBERS or not value.numel():
+    if not value.is_floating_point() or not value.numel():
         return None
-    first: int | float = value.flatten()[0].item()
+    first: float = value.flatten()[0].item()
     return first if bool((value == first).all()) else None
 
 
 def _value(node: torch.fx.Node, values: dict[torch.fx.Node, torch.Tensor]) -> torch.Tensor | None:
     """The result of a node that reads only constants; None for others. `values` has those of the nodes before."""
-    schema = getattr(node.target, "_schema", None)
-    inputs = node.all_input_nodes
-    if schema is None or schema.is_mutable or not inputs or not all(each in values for each in inputs):
+    schema, inputs = getattr(node.target, "_schema", None), node.all_input_nodes
+    if schema is None or not inputs or not all(each in values for each in inputs):
+        return None
+    if node.target is _DETACH:
+        return values[inputs[0]]
+    if schema.is_mutable:
         return None
     args, kwargs = torch.fx.map_arg((node.args, node.kwargs), values.__getitem__)
     with torch.no_grad():
