@@ -1,8 +1,9 @@
-"""Repositories: those of the rules, for a WORKSPACE file, and checkpoints of a model hub.
+"""Repositories: those of the rules, for a WORKSPACE file, checkpoints of a model hub, and ExecuTorch for other machines.
 
 With a MODULE.bazel file, use `bazel_dep(name = "rules_executorch")` instead of `executorch_repositories`.
 """
 
+load("//rules/private:executorch_wheel.bzl", _executorch_wheel = "executorch_wheel")
 load("//rules/private:extras.bzl", "check_extras")
 load("//rules/private:host_repository.bzl", "host_repository")
 load("//rules/private:huggingface_checkpoint.bzl", _huggingface_checkpoint = "huggingface_checkpoint")
@@ -11,6 +12,7 @@ load("//rules/private:platforms.bzl", "check_platform")
 load("//rules/private:pythons.bzl", "check_version")
 load("//rules/private:toolchains_repository.bzl", "packages_of", "toolchains_repository")
 
+executorch_wheel = _executorch_wheel
 huggingface_checkpoint = _huggingface_checkpoint
 
 def executorch_repositories(register = True, py_info = None, **kwargs):

@@ -2,7 +2,8 @@
 """A driver that builds nothing: each output holds the digest of what the action reads.
 
 So all actions of 1,000 programs run in minutes, and an edit reaches the same actions as with the real driver: an output
-changes if and only if what it is made of changes. As with the real driver, an export does not change with the weights.
+changes if and only if what it is made of changes. What an action reads and writes is what Bazel says about it
+(`asked_for.py`), so this driver knows no verb, no option and no name of an output.
 """
 
 from __future__ import annotations
@@ -12,34 +13,42 @@ import json
 import sys
 from pathlib import Path
 
+ASKED_FOR = "asked_for"
+"""The directory beside this file with a file for each target: `[{"reads": [...], "writes": [...]}, ...]`."""
+TREE = "/"
+"""The end of an output that is a directory."""
+UNUSED = ".unused_inputs"
+"""The end of an output that lists inputs for Bazel. It lists none here, because every input is digested."""
+TARGET = "--rule-target="
+
+
+def name_of(target: str) -> str:
+    """Returns the name of the file with the actions of a target."""
+    return hashlib.sha256(target.encode()).hexdigest()
+
 
 def main(arguments: list[str]) -> None:
-    """Runs one verb of the driver, with its arguments in a file."""
-    verb, *words = Path(arguments[0][1:]).read_text("utf-8").splitlines()
-    options = [word[2:].partition("=")[::2] for word in words if word.startswith("--")]
-    one = dict(options)
-    last = Path(words[-1])
-    words = [word for word in words if not word.startswith("-")]
-    read = [Path(word) for word in words if word != str(last) and Path(word).exists()]
-    read += [
-        Path(value.rpartition("=")[2]) for name, value in options if name in ("data", "source", "inputs", "lowering")
-    ]
-    if verb == "plan":
-        about = {"name": one["expect-name"], "tags": [tag for tag in one["expect-named-data"].split(",") if tag]}
-        text = json.dumps({**about, "digest": digest([Path(words[0])])})
-        for name in ("plan", "export-plan", "lower-plan", "positions"):
-            Path(one[name]).write_text(text, "utf-8")
-    elif verb == "export":
-        text = digest([Path(words[0]), *(path for path in read if path.suffix == ".py")])
-        last.mkdir(parents=True, exist_ok=True)
-        (last / "exported").write_text(text, "utf-8")
-        for name in ("inputs", "lines"):
-            Path(one[name]).write_text(text, "utf-8")
-    else:
-        about = json.loads(Path(words[0]).read_text("utf-8"))
-        kinds = {"lower": ["pte", *(f"{tag}.ptd" for tag in about["tags"]), "lowering.json"]}
-        for kind in kinds.get(verb, ["index.json", "report.json"]):
-            (last / f"{about['name']}.{kind}").write_text(digest([Path(words[0]), *read]), "utf-8")
+    """Runs the action whose arguments are in a file: Bazel calls it after one of the action's outputs."""
+    parameters = Path(arguments[0][1:])
+    [target] = [line for line in parameters.read_text("utf-8").splitlines() if line.startswith(TARGET)]
+    known = Path(__file__).resolve().parent / ASKED_FOR / name_of(target[len(TARGET) :])
+    output = str(parameters).rpartition("-")[0]
+    [action] = [each for each in json.loads(known.read_text("utf-8")) if output in map(plain, each["writes"])]
+    text = digest([Path(path) for path in action["reads"]])
+    for path in action["writes"]:
+        write(path, "" if path.endswith(UNUSED) else text)
+
+
+def plain(path: str) -> str:
+    """Returns the path of an output without the mark of a directory."""
+    return path.removesuffix(TREE)
+
+
+def write(path: str, text: str) -> None:
+    """Writes an output; into a directory, a file of one name."""
+    file = Path(path, "digest") if path.endswith(TREE) else Path(path)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text, "utf-8")
 
 
 def digest(files: list[Path]) -> str:

@@ -1,9 +1,10 @@
 """Writes a workspace of many programs over few backbones, as a large repository has it.
 
-    python -m benchmarks.monorepo.workspace DIRECTORY [--programs 1000] [--backbones 50] [--teams 10]
+    python -m benchmarks.monorepo.workspace DIRECTORY [--programs 1000] [--backbones 20] [--teams 10]
 
 `backbones/b07` holds a library and its weights, `apps/team_3/p0123` one program: a head over a backbone. Each backbone
-has the same number of programs. One program in ten has the backend `coreml`, the others `xnnpack`.
+has the same number of programs. One program in ten has the backend `coreml`, the others `xnnpack`. Each has a lock test
+with the tag `manual`.
 """
 
 from __future__ import annotations
@@ -32,6 +33,11 @@ executorch_repositories()
 local_repository(
     name = "rules_cc",
     path = "{rules}/tests/bazel/stubs/rules_cc",
+)
+
+local_repository(
+    name = "remote_coverage_tools",
+    path = "{rules}/tests/bazel/stubs/remote_coverage_tools",
 )
 
 local_repository(
@@ -75,7 +81,7 @@ class Backbone(torch.nn.Module):
         return self.second(self.first(x).relu())
 """
 PROGRAM_BUILD = """\
-load("@rules_executorch//rules:defs.bzl", "executorch_program")
+load("@rules_executorch//rules:defs.bzl", "executorch_lock", "executorch_program")
 
 executorch_program(
     name = "{name}",
@@ -85,6 +91,13 @@ executorch_program(
     named_data = {tags},
     weights = ["//backbones/{backbone}:weights.safetensors"],
     deps = ["//backbones/{backbone}"],
+)
+
+executorch_lock(
+    name = "update",
+    lock = "{name}.lock.json",
+    program = ":{name}",
+    tags = ["manual"],
 )
 """
 HEAD = """\
@@ -177,7 +190,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Write a workspace of many programs over few backbones.")
     parser.add_argument("directory", type=Path)
     parser.add_argument("--programs", type=int, default=1000)
-    parser.add_argument("--backbones", type=int, default=50)
+    parser.add_argument("--backbones", type=int, default=20)
     parser.add_argument("--teams", type=int, default=10)
     options = parser.parse_args()
     write(options.directory, options.programs, options.backbones, options.teams)

@@ -40,7 +40,8 @@ def _line(item, outputs: list) -> list:
             for entry in item.named
         ]
     path = item.file.as_output() if item.file in outputs else item.file
-    return [cmd_args(item.prefix, cmd_args(path, parent = 1 if item.parent else 0), delimiter = "")]
+    prefix = item.format.removesuffix("%s").replace("%%", "%")
+    return [cmd_args(prefix, cmd_args(path, parent = 1 if item.parent else 0), delimiter = "")]
 
 def run_action(ctx: AnalysisContext, action, plugins: list, more: dict = {}):
     """Declares an action of `program_actions.bzl`: it runs one verb of the driver.
@@ -49,7 +50,7 @@ def run_action(ctx: AnalysisContext, action, plugins: list, more: dict = {}):
       ctx: the context of the rule.
       action: struct.
       plugins: list of string, the plug-ins that the target names. Planning hands those that the program uses on to the others.
-      more: dict of prefix to Artifact, more outputs, each with the argument that names it.
+      more: dict of format to Artifact, more outputs, each as `path_argument` takes it.
     """
     toolchain = ctx.attrs._toolchain.get(ExecutorchToolchainInfo)
     driver = toolchain.drivers.get(action.arguments[0], toolchain.driver)
@@ -58,8 +59,8 @@ def run_action(ctx: AnalysisContext, action, plugins: list, more: dict = {}):
     arguments = action.arguments[:1] + hints + action.arguments[1:]
     named = plugins if action.kind == "plan" and action.kind in toolchain.drivers else []
     files = [file for name in named for file in toolchain.plugins.get(name, [])]
-    arguments += [path_argument("--plugin=", file, parent = True) for file in files if file.short_path.endswith("/plugin.json")]
-    arguments += [path_argument(prefix, file) for prefix, file in more.items()]
+    arguments += [path_argument("--plugin=%s", file, parent = True) for file in files if file.short_path.endswith("/plugin.json")]
+    arguments += [path_argument(format, file) for format, file in more.items()]
     lines = cmd_args([_line(item, outputs) for item in arguments])
     category = "executorch_" + action.kind
 

@@ -115,7 +115,7 @@ def _executorch_program_impl(ctx: AnalysisContext) -> list[Provider]:
     validation = declare(ctx, target.name + ".validation.json")
     for action in exported.actions + made.actions + more.actions:
         is_report = action.kind == "report"
-        run_action(ctx, action, plugins_of(target), {"--validation=": validation} if is_report else {})
+        run_action(ctx, action, plugins_of(target), {"--validation=%s": validation} if is_report else {})
     tokenizer = [reported.tokenizer] if reported.tokenizer else []
     return [
         DefaultInfo(

@@ -10,9 +10,9 @@
 #include <vector>
 
 #ifdef EMBEDDED
-#include "examples/cpp/tiny_lm_embedded_data.h"
+#include "tiny_lm_embedded_data.h"
 #else
-#include "examples/cpp/tiny_lm.h"
+#include "tiny_lm_cc.h"
 #endif
 
 using Scores = etbuild::Output<float, 2>;

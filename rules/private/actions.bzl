@@ -5,7 +5,7 @@ load("//toolchain:steps.bzl", "STEPS")
 load("//toolchain:toolchain.bzl", "TOOLCHAIN_TYPE")
 load(":bazel4.bzl", "RUNS_VALIDATIONS")
 load(":common.bzl", "import_paths_error", "inputs_error", "plugins_of")
-load(":driver.bzl", "driver_arguments", "plugins_for", "run_driver")
+load(":driver.bzl", "actions_of", "driver_arguments", "plugins_for", "run_driver")
 load(":facts.bzl", "INPUTS")
 load(":library.bzl", "data_of", "installed_of")
 load(":names.bzl", "named_as", "named_beside", "place")
@@ -73,26 +73,24 @@ def _data_argument(data):
 
 _NAMED = {"--data": _data_argument, "--source": _source_argument}
 
-def _add(arguments, item):
-    """Adds an argument of an action to Args."""
-    if type(item) == "string":
-        arguments.add(item)
-    elif hasattr(item, "named"):
-        arguments.add_all(item.named, map_each = _NAMED[item.option])
-    elif item.parent:
-        arguments.add_all([item.file], map_each = _directory, expand_directories = False)
-    else:
-        arguments.add_all([item.file], format_each = item.prefix.replace("%", "%%") + "%s", expand_directories = False)
-
-def _files(item, target):
-    """Returns the files of an argument, and the depsets of such files."""
-    if type(item) == "string":
-        return [], []
-    if not hasattr(item, "named"):
-        return [item.file], []
+def _add_named(arguments, item, target, inputs, transitive):
+    """Adds files with names to Args, and to the inputs of an action: a list of files, and one of depsets."""
+    if not item.named:
+        return
+    arguments.add_all(item.named, map_each = _NAMED[item.option])
     if item.option == "--source":
-        return [], [target.inputs.source_files]
-    return [entry.file for entry in item.named], []
+        transitive.append(target.inputs.source_files)
+    else:
+        inputs.extend([entry.file for entry in item.named])
+
+def _add_path(arguments, item):
+    """Adds a path to Args. Each kind of call keeps less in memory than a call for all of them."""
+    if item.parent:
+        arguments.add_all([item.file], map_each = _directory, expand_directories = False)
+    elif item.file.is_directory:
+        arguments.add_all([item.file], format_each = item.format, expand_directories = False)
+    else:
+        arguments.add(item.file, format = item.format)
 
 def _messages(ctx, target, action, positions):
     """Returns the arguments with which messages of an action name lines, and the file with unused inputs or None.
@@ -104,9 +102,9 @@ def _messages(ctx, target, action, positions):
     if not action.messages or not ctx.toolchains[TOOLCHAIN_TYPE].lines:
         return [], None
     unused = ctx.actions.declare_file("{}.{}.unused_inputs".format(target.name, action.messages))
-    arguments = [path_argument("--unused-inputs=", unused)]
-    arguments += [path_argument("--positions=", positions)] if action.kind != "plan" else []
-    return arguments + ([path_argument("--lines=", action.lines)] if action.lines else []), unused
+    arguments = [path_argument("--unused-inputs=%s", unused)]
+    arguments += [path_argument("--positions=%s", positions)] if action.kind != "plan" else []
+    return arguments + ([path_argument("--lines=%s", action.lines)] if action.lines else []), unused
 
 def run_actions(ctx, target, plans, actions):
     """Declares actions.
@@ -117,23 +115,29 @@ def run_actions(ctx, target, plans, actions):
       plans: struct of `export_actions`.
       actions: list of struct.
     """
+    of_target = actions_of(ctx)
     for action in actions:
         messages, unused = _messages(ctx, target, action, plans.positions)
         outputs = action.outputs + ([unused] if unused else [])
-        arguments = driver_arguments(ctx, action.arguments[0])
-        inputs, transitive = action.more_inputs, []
+        arguments = driver_arguments(ctx, action.arguments[0], of_target)
+        inputs, transitive = list(action.more_inputs), []
         verb = action.kind if action.kind in STEPS else None
         named = plugins_of(target) if verb == "plan" else []  # which hands those that the program uses on to the others
-        plugins = [path_argument("--plugin=", file) for file in plugins_for(ctx, verb, named)]
+        plugins = [path_argument("--plugin=%s", file) for file in plugins_for(ctx, verb, named)] if named else []
         for item in plugins + action.arguments[1:] + messages:
-            _add(arguments, item)
-            files, depsets = _files(item, target)
-            inputs = inputs + [file for file in files if file not in outputs]
-            transitive = transitive + depsets
+            if type(item) == "string":
+                arguments.add(item)
+            elif hasattr(item, "named"):
+                _add_named(arguments, item, target, inputs, transitive)
+            else:
+                _add_path(arguments, item)
+                if item.file not in outputs:
+                    inputs.append(item.file)
         run_driver(
             ctx,
             arguments,
             inputs = depset(inputs, transitive = transitive),
+            of_target = of_target,
             outputs = outputs,
             unused_inputs_list = unused,
             mnemonic = "Executorch" + action.kind.capitalize(),

@@ -20,7 +20,7 @@ _KERNELS = [
 ]
 
 # Macros that code with the headers of the wheel must define, from its executorch-config.cmake.
-_DEFINES = ["C10_USING_CUSTOM_GENERATED_MACROS", "ET_EVENT_TRACER_ENABLED"]
+_DEFINES = ["C10_USING_CUSTOM_GENERATED_MACROS", "ET_EVENT_TRACER_ENABLED", "ET_USE_THREADPOOL"]
 
 _C10 = "executorch/runtime/core/portable_type/c10"
 
@@ -172,12 +172,13 @@ def _executorch_runtime_impl(ctx):
     names = sorted(_LIBRARIES + (_KERNELS if ctx.attr.kernels else []))
     libraries = [ctx.actions.declare_file("{}.lib/{}".format(ctx.label.name, name)) for name in names]
     arguments = driver_arguments(ctx, "runtime")
+    arguments.add_all([ctx.file.wheel] if ctx.file.wheel else [], before_each = "--wheel")
     arguments.add_all("--include", [include], expand_directories = False)
     arguments.add_all(libraries, format_each = "--library=%s")
     run_driver(
         ctx,
         arguments,
-        inputs = [],
+        inputs = ctx.files.wheel,
         outputs = [include] + libraries,
         mnemonic = "ExecutorchRuntime",
         progress = "Copying ExecuTorch's runtime for",
@@ -200,8 +201,14 @@ def _executorch_runtime_impl(ctx):
             for library in libraries
         ]),
         owner = ctx.label,
-        # The linker must keep them all: kernels and backends register themselves, and no symbol refers to them.
-        user_link_flags = depset(["-Wl,--no-as-needed"]),
+        # The linker must keep them all: kernels and backends register themselves, and no symbol refers to them. Options come
+        # after libraries, so they name them again: some compilers drop such libraries by default.
+        user_link_flags = depset(
+            ["-Wl,--push-state,--no-as-needed"] +
+            ["-l" + name[len("lib"):-len(".so")] for name in names] +
+            ["-Wl,--pop-state"],
+            order = "preorder",
+        ),
     )
     return [
         DefaultInfo(files = depset(libraries), runfiles = ctx.runfiles(libraries)),
@@ -217,8 +224,8 @@ def _executorch_runtime_impl(ctx):
 
 executorch_runtime = rule(
     implementation = _executorch_runtime_impl,
-    doc = """ExecuTorch's C++ runtime from the wheel of the toolchain: headers, portable, optimized and quantized kernels, and
-XNNPACK, for Linux machines of the toolchain's architecture. It is what Python runs, so both give the same bytes.
+    doc = """ExecuTorch's C++ runtime from a wheel: headers, portable, optimized and quantized kernels, and XNNPACK, for Linux
+machines. The wheel of the toolchain is for machines like the one that builds. It is what Python runs, so both give the same bytes.
 
 An application for a phone builds ExecuTorch itself, with the kernels that `executorch_kernels_library` registers.
 """,
@@ -227,6 +234,11 @@ An application for a phone builds ExecuTorch itself, with the kernels that `exec
             default = True,
             doc = "Whether it has kernels. Without them, the programs of an application run with those of an " +
                   "`executorch_kernels_library`. With both, an operator would have two kernels, which ends the process.",
+        ),
+        "wheel": attr.label(
+            doc = "Another wheel of ExecuTorch, for the platform that is built for: the target `:wheel` of an " +
+                  "`executorch_wheel`, or `@pypi//executorch:whl` of rules_python, often in a `select()`. Default: that of the toolchain.",
+            allow_single_file = [".whl"],
         ),
         "_cc_toolchain": attr.label(default = CC_TOOLCHAIN),
     },

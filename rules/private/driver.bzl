@@ -9,14 +9,16 @@ load(":common.bzl", "DEFAULT_MEMORY", "ENVIRONMENT", "hint_arguments", "resource
 load(":compat.bzl", "ETBUILD", "label_text")
 load(":facts.bzl", "INPUTS", "RESOURCE_SETS")
 
+_REQUIREMENTS = {"block-network": "", "supports-path-mapping": ""}
+
 # The driver can be a persistent worker, and one process can run several actions at the same time.
-_WORKER = {
+_WORKER = dict(_REQUIREMENTS, **{
     "requires-worker-protocol": "proto",
     "supports-multiplex-sandboxing": "1",
     "supports-multiplex-workers": "1",
     "supports-worker-cancellation": "1",
     "supports-workers": "1",
-}
+})
 
 # More arguments of a rule whose actions are steps. `exec_properties` can name the execution group of each step.
 EXEC_GROUPS = {
@@ -67,12 +69,29 @@ _RESERVES = {
 # The steps that say when they took more memory than was reserved for them.
 _MEASURED = ["export", "lower", "compare"]
 
-def driver_arguments(ctx, verb):
+def actions_of(ctx):
+    """Returns what the actions of a target have in common. A rule with several actions asks for it once.
+
+    Args:
+      ctx: the context of the rule.
+
+    Returns:
+      struct of `hints`, the words that hints need; `label`, for people; `resource_set`, the memory to reserve.
+    """
+    label = label_text(ctx.label)
+    return struct(
+        hints = hint_arguments(label, ETBUILD),
+        label = label,
+        resource_set = _resource_set(ctx) if RESERVES_MEMORY else "default",
+    )
+
+def driver_arguments(ctx, verb, of_target = None):
     """Returns the first arguments of an action. The caller adds more and passes them to `run_driver`.
 
     Args:
       ctx: the context of the rule.
       verb: string, a verb of the driver, such as `lower`.
+      of_target: the result of `actions_of`, if the rule has it.
 
     Returns:
       Args. Bazel writes them to a file with one argument a line, which the driver reads as `@FILE`. The verb is in the file
@@ -82,9 +101,11 @@ def driver_arguments(ctx, verb):
     arguments.set_param_file_format("multiline")
     arguments.use_param_file("@%s", use_always = True)
     arguments.add(verb)
-    arguments.add_all(hint_arguments(label_text(ctx.label), ETBUILD))
+    of_target = of_target or actions_of(ctx)
+    for hint in of_target.hints:
+        arguments.add(hint)
     if verb in _MEASURED and RESERVES_MEMORY:
-        arguments.add(MEMORY[_resource_set(ctx)], format = "--reserved-memory=%s")
+        arguments.add(MEMORY[of_target.resource_set], format = "--reserved-memory=%s")
     return arguments
 
 def _resource_set(ctx):
@@ -133,7 +154,7 @@ def plugins_for(ctx, verb, names):
     """
     return [file for name, file in toolchain_of(ctx, verb).plugins.items() if name in names] if verb else []
 
-def run_driver(ctx, arguments, progress, verb = None, torch = False, worker = False, **kwargs):
+def run_driver(ctx, arguments, progress, verb = None, torch = False, worker = False, of_target = None, **kwargs):
     """Declares an action that runs one verb of the driver. The rule must require the toolchain.
 
     Args:
@@ -144,22 +165,21 @@ def run_driver(ctx, arguments, progress, verb = None, torch = False, worker = Fa
         actions.
       torch: bool, whether the verb imports torch.
       worker: bool, whether the verb may run in a persistent worker.
+      of_target: the result of `actions_of`, if the rule has it.
       **kwargs: more arguments of `ctx.actions.run`: `inputs`, `outputs`, `mnemonic`.
     """
     toolchain = toolchain_of(ctx, verb)
     if _has_group(ctx, verb):
         kwargs["exec_group"] = verb
-    requirements = {"block-network": "", "supports-path-mapping": ""}
-    if worker and toolchain.supports_workers:
-        requirements.update(_WORKER)
+    of_target = of_target or actions_of(ctx)
     kwargs.update(toolchain_kwargs(TOOLCHAIN_TYPE))
     if torch:
-        kwargs.update(memory_kwargs(_RESERVES[_resource_set(ctx)]))
+        kwargs.update(memory_kwargs(_RESERVES[of_target.resource_set]))
     ctx.actions.run(
         executable = toolchain.drivers[verb] if verb else toolchain.driver,
         arguments = [arguments],
         env = ENVIRONMENT,
-        execution_requirements = requirements,
-        progress_message = "{} {}".format(progress, label_text(ctx.label)),
+        execution_requirements = _WORKER if worker and toolchain.supports_workers else _REQUIREMENTS,
+        progress_message = "{} {}".format(progress, of_target.label),
         **kwargs
     )

@@ -35,6 +35,7 @@ PLUGINS = {
     "qualcomm": ["qualcomm"],
     "quantize": [],
     "recipes": [],
+    "samples": [],
     "samsung": ["samsung"],
     "transformers": [],
     "vulkan": ["vulkan", "webgpu"],
@@ -54,7 +55,7 @@ PLUGINS_OF_STEPS = {
     "model_tests": ["plan"],
     "runtime": ["compare", "plan"],
     "templates": ["lower", "report"],
-    "tokenizer": ["report"],
+    "tokenizer": ["plan", "report"],
     "upstream": ["compare", "export", "lower", "report"],
     "worker": ["compare", "export", "lower", "plan", "report"],
 }

@@ -33,7 +33,8 @@ and a `target`, what a target says:
 The arguments of an action are a list. The build system writes each item as one line:
 
 - a string;
-- `struct(prefix, file, parent)`: the prefix and the path of a file, or of its directory if `parent`;
+- `struct(format, file, parent)`: a text with the path of a file in place of its `%s`, or of its directory if `parent`. The text is
+  a constant wherever it can be: all actions of a workspace then share it in memory;
 - `struct(option, named)`: for each `struct(name, file)` the line `OPTION=NAME=PATH`.
 
 Each file in them that the action does not write is an input.
@@ -80,18 +81,18 @@ def _action(kind, arguments, outputs, progress, name = "", more_inputs = [], mes
         worker = kind in _WORKER,
     )
 
-def path_argument(prefix, file, parent = False):
+def path_argument(format, file, parent = False):
     """Returns an argument that ends with a path.
 
     Args:
-      prefix: string.
+      format: string that ends with `%s`, for the path. Before it, `%%` stands for a `%`.
       file: file.
       parent: bool, whether it is the path of the file's directory.
 
     Returns:
       struct.
     """
-    return struct(file = file, parent = parent, prefix = prefix)
+    return struct(file = file, format = format, parent = parent)
 
 _path = path_argument
 
@@ -99,7 +100,7 @@ def _named(option, named):
     return struct(named = named, option = option)
 
 def _exported(option, methods):
-    return [_path("{}={}=".format(option, method), file) for method, file in methods.items()]
+    return [_path("{}={}=%s".format(option, method.replace("%", "%%")), file) for method, file in methods.items()]
 
 def _below(system, target):
     """Returns the directory of files that are copied after the checks have passed; empty if files are not copied."""
@@ -138,12 +139,12 @@ def _plan(ctx, system, target):
     renamed = bool(target.manifest_name)
     arguments = [
         "plan",
-        _path("", target.manifest),
+        _path("%s", target.manifest),
         "--manifest-name=" + target.manifest_path,
         "--expect-name=" + (".".join([target.manifest_name] + ([target.variant] if target.variant else [])) if renamed else name),
     ] + (["--program-name=" + name] if renamed else []) + _variant_arguments(target)
     if target.export:
-        arguments.append(_path("--same-export=", target.export.plan))
+        arguments.append(_path("--same-export=%s", target.export.plan))
     for option, names in [("--expect-methods=", target.methods), ("--expect-backends=", target.backends)]:
         arguments.extend([option + ",".join(names)] if names else [])
     arguments.extend([] if ANY_PLUGIN in target.plugins else ["--expect-plugins=" + ",".join(target.plugins)])
@@ -151,14 +152,14 @@ def _plan(ctx, system, target):
     arguments.append("--expect-inputs")
     arguments.extend(["--input={}={}".format(attribute, each) for attribute, names in target.input_names.items() for each in names])
     arguments.extend([
-        _path("--plan=", plans.whole),
-        _path("--export-plan=", plans.export),
-        _path("--lower-plan=", plans.lower),
-        _path("--compare-plan=", plans.compare),
+        _path("--plan=%s", plans.whole),
+        _path("--export-plan=%s", plans.export),
+        _path("--lower-plan=%s", plans.lower),
+        _path("--compare-plan=%s", plans.compare),
     ])
     arguments.extend(_exported("--method-plan", plans.methods))
     arguments.extend(_exported("--plugins-of", plans.plugins))
-    arguments.append(_path("--positions=", plans.positions))
+    arguments.append(_path("--positions=%s", plans.positions))
     outputs = [plans.whole, plans.export, plans.lower, plans.compare, plans.positions]
     outputs += plans.methods.values() + plans.plugins.values()
     return plans, _action("plan", arguments, outputs, "Planning", messages = "plan")
@@ -183,19 +184,19 @@ def _export(ctx, system, target, plans):
     )
     arguments = [
         "export",
-        _path("--plugins=", plans.plugins["export"]),
-        _path("", plans.export),
+        _path("--plugins=%s", plans.plugins["export"]),
+        _path("%s", plans.export),
         _named("--source", target.inputs.sources),
         _named("--data", read_by("export", target.inputs)),
-        _path("--inputs=", export.input_digests),
-        _path("--lines=", export.lines),
-        _path("--examples=", export.examples),
-    ] + _exported("--method", export.exported_methods) + ["-o", _path("", export.directory)]
+        _path("--inputs=%s", export.input_digests),
+        _path("--lines=%s", export.lines),
+        _path("--examples=%s", export.examples),
+    ] + _exported("--method", export.exported_methods) + ["-o", _path("%s", export.directory)]
     outputs = [export.directory, export.input_digests, export.lines, export.examples] + export.exported_methods.values()
     return export, _action("export", arguments, outputs, "Exporting", messages = "export")
 
 def _lower_arguments(plans, plan, export, methods, named):
-    arguments = ["lower", _path("--plugins=", plans.plugins["lower"]), _path("", plan), "--export", _path("", export.directory)]
+    arguments = ["lower", _path("--plugins=%s", plans.plugins["lower"]), _path("%s", plan), "--export", _path("%s", export.directory)]
     return arguments + _exported("--exported", methods) + [
         _named("--data", named),
         _ONE_JOB,
@@ -239,7 +240,7 @@ def _template(ctx, system, target, plans, export, step):
     flags = ["--templates"] + (["--with-weights"] if step.weights else [])
     return lowered, _action(
         "lower",
-        _lower_arguments(plans, step.plan, export, step.methods, step.files) + flags + ["-o", _path("", lowered)],
+        _lower_arguments(plans, step.plan, export, step.methods, step.files) + flags + ["-o", _path("%s", lowered)],
         [lowered],
         "Lowering {} of".format(step.name),
         name = step.name,
@@ -285,9 +286,9 @@ def _lower(ctx, system, target, plans, export, templates):
         templates = templates,
     )
     arguments = _lower_arguments(plans, plans.lower, export, export.exported_methods, read_by("program", target.inputs)) + [
-        _path("--lowered=", template)
+        _path("--lowered=%s", template)
         for template in templates
-    ] + [_path("--computed=", lowered.computed), "-o", _path("", lowered.facts, parent = True)]
+    ] + [_path("--computed=%s", lowered.computed), "-o", _path("%s", lowered.facts, parent = True)]
     outputs = [pte] + named_data.values() + [lowered.facts, lowered.computed]
     return lowered, _action("lower", arguments, outputs, "Writing the program of", messages = "lower", lines = export.lines)
 
@@ -297,15 +298,15 @@ def _compare(ctx, system, target, plans, export, lowered):
     The file names the methods that could not be compared.
     """
     result = system.declare(ctx, target.name + ".comparison.json")
-    arguments = ["compare", _path("--plugins=", plans.plugins["lower"]), _path("", plans.compare), "--export", _path("", export.directory)]
+    arguments = ["compare", _path("--plugins=%s", plans.plugins["lower"]), _path("%s", plans.compare), "--export", _path("%s", export.directory)]
     arguments += _exported("--exported", export.exported_methods) + [
-        _path("--examples=", export.examples),
+        _path("--examples=%s", export.examples),
         _named("--source", target.inputs.sources),
         _named("--data", read_by("program", target.inputs)),
-        _path("--computed=", lowered.computed),
-        _path("--lowering=", lowered.facts),
-        _path("--program=", lowered.pte),
-    ] + [_path("--named-data=", file) for file in lowered.named_data.values()] + [_ONE_JOB, "-o", _path("", result)]
+        _path("--computed=%s", lowered.computed),
+        _path("--lowering=%s", lowered.facts),
+        _path("--program=%s", lowered.pte),
+    ] + [_path("--named-data=%s", file) for file in lowered.named_data.values()] + [_ONE_JOB, "-o", _path("%s", result)]
     return result, _action("compare", arguments, [result], "Comparing", messages = "comparison", lines = export.lines)
 
 def _verify(ctx, system, target, plans, export, lowered):
@@ -316,19 +317,19 @@ def _verify(ctx, system, target, plans, export, lowered):
     stamp = system.declare(ctx, target.name + ".verified")
     arguments = [
         "reproduce",
-        _path("", plans.export),
-        _path("", plans.lower),
+        _path("%s", plans.export),
+        _path("%s", plans.lower),
         _named("--source", target.inputs.sources),
         _named("--data", read_by("program", target.inputs)),
-    ] + [_path("--against=", artifact) for artifact in [lowered.pte] + lowered.named_data.values() + [lowered.facts]] + [
+    ] + [_path("--against=%s", artifact) for artifact in [lowered.pte] + lowered.named_data.values() + [lowered.facts]] + [
         "--export",
-        _path("", export.directory),
-        _path("--inputs=", export.input_digests),
-        _path("--lines=", export.lines),
-        _path("--examples=", export.examples),
-    ] + _exported("--exported", export.exported_methods) + [_path("--lowered=", directory) for directory in lowered.templates]
+        _path("%s", export.directory),
+        _path("--inputs=%s", export.input_digests),
+        _path("--lines=%s", export.lines),
+        _path("--examples=%s", export.examples),
+    ] + _exported("--exported", export.exported_methods) + [_path("--lowered=%s", directory) for directory in lowered.templates]
     progress = "Building again and comparing"
-    return stamp, _action("verify", arguments + [_path("--stamp=", stamp)], [stamp], progress, messages = "verify")
+    return stamp, _action("verify", arguments + [_path("--stamp=%s", stamp)], [stamp], progress, messages = "verify")
 
 def _report(ctx, system, target, plans, export, lowered, required):
     """Returns the report, the index and the tokenizer (or None), and the action that runs the checks of the manifest and writes them.
@@ -343,13 +344,13 @@ def _report(ctx, system, target, plans, export, lowered, required):
     )
     arguments = [
         "report",
-        _path("--plugins=", plans.plugins["lower"]),
-        _path("", plans.whole),
-        _path("--inputs=", export.input_digests),
-        _path("--lowering=", lowered.facts),
+        _path("--plugins=%s", plans.plugins["lower"]),
+        _path("%s", plans.whole),
+        _path("--inputs=%s", export.input_digests),
+        _path("--lowering=%s", lowered.facts),
         _named("--data", files),
         "-o",
-        _path("", reported.index, parent = True),
+        _path("%s", reported.index, parent = True),
     ]
     outputs = [reported.index, reported.report] + ([reported.tokenizer] if files else [])
     return reported, _action(
@@ -366,30 +367,30 @@ def _page(ctx, system, target, export, lowered, reported):
     page = system.declare(ctx, target.name + ".report.html")
     return page, _action("page", [
         "page",
-        _path("--report=", reported.report),
-        _path("--index=", reported.index),
-        _path("--lowering=", lowered.facts),
-        _path("--lines=", export.lines),
+        _path("--report=%s", reported.report),
+        _path("--index=%s", reported.index),
+        _path("--lowering=%s", lowered.facts),
+        _path("--lines=%s", export.lines),
         "-o",
-        _path("", page),
+        _path("%s", page),
     ], [page], "Making the page of")
 
 def _bundle(ctx, system, target, lowered, reported):
     bundled = system.declare(ctx, target.name + ".bpte")
     arguments = [
         "bundle",
-        _path("", target.manifest),
+        _path("%s", target.manifest),
         "--manifest-name=" + target.manifest_path,
         "--program-name=" + target.name,
     ] + _variant_arguments(target) + [
         _named("--source", target.inputs.sources),
         _named("--data", read_by("", target.inputs)),
-        _path("--program=", lowered.pte),
-    ] + [_path("--named-data=", file) for file in lowered.named_data.values()] + [
+        _path("--program=%s", lowered.pte),
+    ] + [_path("--named-data=%s", file) for file in lowered.named_data.values()] + [
         "--declared-only",
         "--no-cache",
         "-o",
-        _path("", bundled),
+        _path("%s", bundled),
     ]
     passed = [reported.index]  # so the program has passed its checks
     return bundled, _action("bundle", arguments, [bundled], "Bundling", more_inputs = passed)
@@ -397,13 +398,13 @@ def _bundle(ctx, system, target, lowered, reported):
 def _etrecord(ctx, system, target, plans, export, lowered):
     """Returns a directory, and the action that lowers all methods once more. It fails if this makes another program."""
     directory = system.declare(ctx, target.name + ".etrecord", dir = True)
-    arguments = ["etrecord", _path("", plans.lower), "--export", _path("", export.directory)]
+    arguments = ["etrecord", _path("%s", plans.lower), "--export", _path("%s", export.directory)]
     arguments += _exported("--exported", export.exported_methods) + [
         _named("--data", read_by("program", target.inputs)),
-        _path("--lines=", export.lines),
-        _path("--program=", lowered.pte),
+        _path("--lines=%s", export.lines),
+        _path("--program=%s", lowered.pte),
         "-o",
-        _path("", directory),
+        _path("%s", directory),
     ]
     return directory, _action("etrecord", arguments, [directory], "Lowering once more, for ETRecords of", messages = "etrecord")
 

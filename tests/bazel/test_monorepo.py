@@ -1,7 +1,8 @@
-"""The queries of docs/monorepo.md, in a workspace of many programs, which are not built."""
+"""A workspace of many programs: the queries of docs/monorepo.md, and builds with a driver that only counts."""
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Callable, Iterator
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.monorepo import workspace
+from benchmarks.monorepo import run, workspace
 from tests.helpers.workspaces import REPOSITORY, Workspace
 
 PROGRAMS, BACKBONES, TEAMS = 40, 4, 10
@@ -58,3 +59,52 @@ def test_all_programs_are_analysed(many: Workspace) -> None:
 
 def test_bazel_7_analyses_all_programs(many: Workspace, bazel7: Callable[..., Path]) -> None:
     bazel7(many.directory, "build", "//apps/...", "--nobuild")
+
+
+Counted = Callable[[str], tuple[run.Bazel, Path]]
+
+
+@pytest.fixture
+def counted(snapshot: Path, tmp_path: Path, packages: Path) -> Iterator[Counted]:
+    """Makes a small workspace with the driver that only counts: `counted(BAZEL7)`. Returns that driver's file, too."""
+    made: list[run.Bazel] = []
+
+    def make(modern: str = "") -> tuple[run.Bazel, Path]:
+        directory, output_root = tmp_path / "counted", tmp_path / "root"
+        workspace.write(directory, programs=4, backbones=2, teams=2, rules=snapshot)
+        output_root.mkdir()
+        made.append(run.Bazel(directory, output_root, packages, modern))
+        return made[0], run.counting_driver(directory)
+
+    yield make
+    for bazel in made:
+        bazel.stop()
+
+
+EVERY = {"Plan": 4, "Export": 4, "Lower": 8, "Compare": 4, "Report": 4}
+
+
+def test_the_driver_that_counts_writes_what_actions_ask_for(counted: Counted) -> None:
+    bazel, driver = counted("")
+    declared = str(bazel.declared(driver)["actions"])
+    for words in ("4 Plan", "4 Export", "8 Lower", "4 Compare", "4 Report", "4 Page", "4 Bundle", "4 Etrecord"):
+        assert words in declared.split(", ")
+    built = {name: row["actions"] for name, row in run.edits(bazel, driver, *run.COUNTED).items()}
+    assert built == {
+        "first build": EVERY,
+        "nothing": {},
+        "one backbone's weights": {"Lower": 2, "Compare": 2, "Report": 2},
+        "one backbone's graph": {"Export": 2, "Lower": 4, "Compare": 2, "Report": 2},
+        "the driver": EVERY,
+    }
+    found = run.runfiles(bazel)
+    assert found["scripts"] == 2 * 4  # the test, and the target that writes the lockfile
+    assert found["links"] < 10 * found["scripts"]
+
+
+def test_the_driver_that_counts_runs_in_bazel_7(counted: Counted) -> None:
+    if not (modern := os.environ.get("BAZEL7")):
+        pytest.skip("BAZEL7 does not name a Bazel 7")
+    bazel, driver = counted(modern)
+    bazel.declared(driver)
+    assert bazel.build("//apps/...", *run.COUNTED)["actions"] == EVERY

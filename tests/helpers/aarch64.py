@@ -15,6 +15,13 @@ COMPILER = "aarch64-linux-gnu-g++"
 EMULATOR = ["qemu-aarch64-static", "-L", "/usr/aarch64-linux-gnu"]
 
 
+def need_tools() -> None:
+    """Skips the test if the compiler or the emulator is missing."""
+    for tool in (COMPILER, EMULATOR[0]):
+        if shutil.which(tool) is None:
+            pytest.skip(f"{tool} is missing: apt-get install g++-aarch64-linux-gnu qemu-user-static")
+
+
 def wheel(directory: Path) -> Path:
     """Extracts the headers and the libraries of ExecuTorch's wheel for aarch64. Skips the test if a tool is missing.
 
@@ -24,9 +31,7 @@ def wheel(directory: Path) -> Path:
     Returns:
         The directory with `include` and `lib`.
     """
-    for tool in (COMPILER, EMULATOR[0]):
-        if shutil.which(tool) is None:
-            pytest.skip(f"{tool} is missing: apt-get install g++-aarch64-linux-gnu qemu-user-static")
+    need_tools()
     python = ["--python-version", f"{sys.version_info.major}.{sys.version_info.minor}"]
     options = ["--only-binary=:all:", "--platform=manylinux_2_28_aarch64", "--no-deps", "--dest", str(directory)]
     name = f"executorch=={importlib.metadata.version('executorch')}"

@@ -89,7 +89,7 @@ EDITS = [
     Edit("a switch for time", "etplugins/accelerate/check_once.py", ALL),
     Edit("the comparison", "etplugins/comparison/accuracy.py", "compare", also="plan"),
     Edit("the report", "etbuild/report/checks.py", "report"),
-    Edit("the tokenizer", "etplugins/tokenizer/files.py", "report", "", also="report"),
+    Edit("the tokenizer", "etplugins/tokenizer/files.py", "report", "", also="plan report"),
     Edit("the version", "etbuild/version/__init__.py", "report", old='VERSION = "', new='VERSION = "1'),
     Edit("tests in manifests", "etplugins/model_tests/parts.py", also="plan"),
     Edit("what reads files", "etbuild/files/writing.py", ALL, also="plan"),

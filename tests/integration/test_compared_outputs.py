@@ -80,10 +80,10 @@ def test_a_quantization_that_clips_spoils_a_method_and_one_that_rounds_does_not(
     near = quantized.loss([exact, torch.tensor(3)], [exact.mul(8).round() / 8, torch.tensor(3)])
     assert near is not None
     assert near > 20
-    assert quantized.problem(near) is None
+    assert quantized.problem([near]) is None
     clipped = quantized.loss([exact], [exact.clamp(-0.1, 0.1)])
     assert clipped is not None
-    assert "calibrate on real ones" in str(quantized.problem(clipped))
+    assert "calibrate on real ones" in str(quantized.problem([clipped]))
     assert quantized.loss([torch.tensor(3)], [torch.tensor(4)]) is None
 
 

@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import stat
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from etkit.registry.oci import dates, package
 from etkit.registry.oci import layout as layouts
 
 from .conftest import BACKBONE, Run
-from .servers import PASSWORD, USER, Registry, Relay, Tokens, Wire, docker_config, skopeo
+from .servers import PASSWORD, USER, Registry, Relay, Tokens, Wire, docker_config, find, skopeo
 
 
 def files(directory: Path) -> dict[str, bytes]:
@@ -442,6 +443,25 @@ def test_a_bill_of_materials_can_be_found_from_a_program(
         assert kinds == ["application/vnd.in-toto+json", "application/vnd.cyclonedx+json"]
     run("verify", reference)
     assert "does not go with -o" in run("sbom", reference, "--attach", "-o", tmp_path / "bill", expect=2)
+
+
+def test_the_commands_of_rules_oci_push_a_package(
+    server: Registry, packages: Path, repository: str, run: Run, tmp_path: Path
+) -> None:
+    """The rule oci_push takes a directory, and runs crane: it pushes the first digest of the index, and sets tags."""
+    crane = find("crane")
+    layout = packages / "both"
+    [found] = json.loads((layout / "index.json").read_text())["manifests"]
+    target = f"{server.address}/{repository}"
+    references = tmp_path / "references"
+    for command in (
+        ["push", "--insecure", layout, f"{target}@{found['digest']}", "--image-refs", references],
+        ["tag", "--insecure", f"{target}@{found['digest']}", "v1"],
+    ):
+        subprocess.run([crane, *command], capture_output=True, check=True)
+    assert references.read_text().strip() == f"{target}@{found['digest']}"
+    assert found["digest"] in run("pull", f"{target}:v1", "-o", tmp_path / "pulled")
+    run("verify", f"{target}:v1")
 
 
 def test_skopeo_copies_a_package_in_and_out_with_its_digest(

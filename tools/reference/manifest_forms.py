@@ -205,6 +205,9 @@ class Checks(Part):
         min_sqnr: For `etbuild test`: the smallest ratio of signal to error of the outputs, in decibels, against the
             model in eager PyTorch without quantization; for every method, or by method. 20 dB is an error of a tenth,
             40 dB of a hundredth. For example `30`, `{decode: 25}`.
+        agreement: For `etbuild test`: how near the program is to the model in eager PyTorch without quantization on the
+            samples of a method, in the unit of its task: the mean and the worst. A list for several. For example
+            `{measure: top1, min_mean: 0.95}`.
         metric: For `etbuild test`: how well the program does its task, such as its accuracy on a data set. A list for
             several. For example `{factory: "eval:top1", data: validation.safetensors, min: 0.71}`.
         text: For `etbuild test`: how near the program of a language model is to transformers, which computes a text in
@@ -222,6 +225,9 @@ class Checks(Part):
     compare: Annotated[Part, PluginKeys("checks.compare")] | None = None
     max_error: kinds.NumberByMethod | None = None
     min_sqnr: kinds.NumberByMethod | None = None
+    agreement: (
+        Annotated[tuple[Annotated[Part, PluginKeys("checks.agreement")], ...], Says(one=True, minItems=1)] | None
+    ) = None
     metric: Annotated[tuple[Annotated[Part, PluginKeys("checks.metric")], ...], Says(one=True, minItems=1)] | None = (
         None
     )
@@ -280,6 +286,9 @@ class Manifest(Part):
             `{ios: {defaults: {partitioners: [coreml, xnnpack]}}}`.
         methods: The methods of the program, by name. They share weights. For example `{forward: {example_inputs:
             [{shape: [1, 8]}]}}`.
+        samples: Lists of files with inputs, by name. A method names one of them: the build compares it on these, its
+            quantization can be calibrated on them, and `etbuild test` runs them. For example `{photos: {files:
+            "photos/*.png", loader: "images:load"}}`.
         defaults: Defaults for all methods. A method can override each of them. For example `{partitioners: [xnnpack]}`.
         constant_methods: Methods that only return a constant, such as sizes and token ids for the application. For
             example `{get_max_seq_len: 128, get_eos_ids: [1, 2]}`.
@@ -324,6 +333,7 @@ class Manifest(Part):
         dict[kinds.VariantName, Annotated[kinds.Options, Says(text=_VARIANT)]], Says(maxProperties=100)
     ] = {}
     methods: Annotated[dict[kinds.Identifier, parts.Method], Says(minProperties=1)] | None = None
+    samples: dict[kinds.FileStem, Annotated[Part, PluginKeys("samples")]] = {}
     defaults: Defaults = Defaults()
     constant_methods: dict[kinds.Identifier, ConstantValue] = {}
     named_data: dict[kinds.FileStem, parts.NamedData] = {}

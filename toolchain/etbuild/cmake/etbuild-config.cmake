@@ -1,5 +1,5 @@
-# find_package(etbuild) defines executorch_add_program and executorch_add_kernels_library. `etbuild --cmake-prefix-path` prints
-# where it is.
+# find_package(etbuild) defines executorch_add_program, executorch_add_runtime, executorch_add_cc_library and
+# executorch_add_kernels_library. `etbuild --cmake-prefix-path` prints where it is.
 
 # Sets ETBUILD_EXECUTABLE, which names the driver. By default `etbuild` is looked for on the PATH.
 macro(etbuild_find_driver)
@@ -9,5 +9,6 @@ macro(etbuild_find_driver)
   endif()
 endmacro()
 
+include("${CMAKE_CURRENT_LIST_DIR}/executorch_cc.cmake")
 include("${CMAKE_CURRENT_LIST_DIR}/executorch_kernels.cmake")
 include("${CMAKE_CURRENT_LIST_DIR}/executorch_program.cmake")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,8 @@ def make(
         make_one(example, module, (*path, "example_inputs", index), context)
         for index, example in enumerate(method.example_inputs)
     )
+    if method.samples is not None and not (arguments or method.example_kwargs):
+        arguments = plugins.load("samples", "files").first(method.samples, (*path, "samples"), context)
     keywords = {
         name: make_one(example, module, (*path, "example_kwargs", name), context)
         for name, example in method.example_kwargs.items()
@@ -124,7 +127,7 @@ def _from_factory(example: FactoryCall, path: DocumentPath) -> Any:
     path = (*path, "factory")
     factory = load_callable(example.factory, path)
     with wrap_user_error(path, f"`{example.factory}`"):
-        return _checked(factory(**example.kwargs), f"`{example.factory}` returned", path)
+        return checked(factory(**example.kwargs), f"`{example.factory}` returned", path)
 
 
 def _from_loader(example: FileExample, loader: str, path: DocumentPath, context: StepContext) -> Any:
@@ -132,10 +135,10 @@ def _from_loader(example: FileExample, loader: str, path: DocumentPath, context:
     path = (*path, "loader")
     load = load_callable(loader, path)
     with wrap_user_error(path, f"`{loader}`"):
-        return _checked(load(file), f"`{loader}` returned", path)
+        return checked(load(file), f"`{loader}` returned", path)
 
 
-def _checked(value: Any, origin: str, path: DocumentPath) -> Any:
+def checked(value: Any, origin: str, path: DocumentPath) -> Any:
     """A value with detached tensors, and with mappings in the order of their keys, as in a manifest. Raises BuildError
     if it cannot be an input; `origin` begins the message."""
     if isinstance(value, torch.Tensor):
@@ -143,9 +146,9 @@ def _checked(value: Any, origin: str, path: DocumentPath) -> Any:
     if isinstance(value, _PLAIN):
         return value
     if type(value) in (list, tuple):
-        return type(value)(_checked(part, origin, path) for part in value)
+        return type(value)(checked(part, origin, path) for part in value)
     if type(value) is dict and all(isinstance(key, str) for key in value):
-        return {key: _checked(part, origin, path) for key, part in sorted(value.items())}
+        return {key: checked(part, origin, path) for key, part in sorted(value.items())}
     hint = "an input is a tensor, a number, a boolean, a string, None, or a list, tuple or dict of them"
     actual = f"{type(value).__name__}, not a tensor"
     plain = next((kind for kind in (list, tuple, dict) if isinstance(value, kind)), None)
@@ -213,7 +216,7 @@ class DynamicShapes:
         shapes_path: DocumentPath = (*path, "dynamic_shapes")
         self.positional = tuple(
             zip_tree(shapes, value, self._shape, (*shapes_path, index))
-            for index, (shapes, value) in enumerate(zip(method.dynamic_shapes, arguments, strict=True))
+            for index, (shapes, value) in enumerate(zip_longest(method.dynamic_shapes, arguments))
         )
         shapes_path = (*path, "dynamic_kwargs_shapes")
         self.keyword = {

@@ -11,6 +11,7 @@ import sys
 import types
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -297,7 +298,7 @@ def _written(prepared: PreparedMethod) -> set[str]:
 def _batched(prepared: PreparedMethod) -> DynamicShapes:
     """The method's dynamic shapes with a first dimension of any size, for `dynamic_batch_size` of a recipe."""
     method, arguments = prepared.method, prepared.arguments
-    shapes = [example_values.with_batch(*pair) for pair in zip(method.dynamic_shapes, arguments, strict=True)]
+    shapes = [example_values.with_batch(*pair) for pair in zip_longest(method.dynamic_shapes, arguments)]
     return DynamicShapes(method.replace(dynamic_shapes=tuple(shapes)), arguments, prepared.keywords, prepared.path)
 
 

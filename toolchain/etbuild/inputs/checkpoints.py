@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from etbuild import json_schema
+from etbuild import json_schema, plugins
 from etbuild.errors import DocumentPath, InputError, printable
 from etbuild.files import json_file, regular_files
 from etbuild.files.weights_suffixes import INDEX_SUFFIXES, WEIGHTS_SUFFIXES, suffixes_of_plugins
@@ -72,7 +72,7 @@ def with_shards(names: Mapping[str, DocumentPath], inputs: Given) -> dict[str, D
 
 
 def each_with_shards(names: Mapping[str, DocumentPath], inputs: Given) -> dict[str, tuple[str, ...]]:
-    """For each name of a declared input, the names of its files. Only a checkpoint has several.
+    """For each name of a declared input, the names of its files. Only a checkpoint and a pattern have several.
 
     Args:
         names: The names, each with the place in the manifest that names it. A folder counts as a checkpoint only if
@@ -87,6 +87,8 @@ def each_with_shards(names: Mapping[str, DocumentPath], inputs: Given) -> dict[s
         if place[:2] == WEIGHTS or name.endswith(INDEX_SUFFIXES):
             checkpoint = find(name, place, inputs)
             found[name] = (*checkpoint.files, *([checkpoint.index] if checkpoint.index is not None else []))
+        elif place[-1:] == ("samples",):  # a pattern
+            found[name] = plugins.load("samples", "names")(name, place, inputs)
         else:
             found[name] = (name,)
     return found

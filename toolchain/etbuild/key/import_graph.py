@@ -31,6 +31,7 @@ def used_sources(inputs: Inputs, export_plan: ExportPlan, more: Iterable[tuple[s
     for suffix in suffixes_of_plugins():
         if any(entry.file.endswith(suffix) for entry in export_plan.weights):
             packages |= {*plugins.group("tensor_file")[suffix].imports}
+    packages = packages.union(*(each.samples.packages for each in export_plan.methods.values() if each.samples))
     used = UsedSources(packages=packages)
     problems = []
     roots = [(name.partition(":")[0], path) for name, path in export_plan.callables.items()]

@@ -106,6 +106,7 @@ class Method(TypedDict, total=False):
     dynamic_shapes: list[Shapes]
     dynamic_kwargs_shapes: dict[str, Shapes]
     adapter: str
+    samples: str
     partitioners: list[str | BackendEntry]
     memory_planning: MemoryPlanning
 
@@ -217,6 +218,7 @@ class Checks(TypedDict, total=False):
     compare: Any
     max_error: Number | dict[str, Number]
     min_sqnr: Number | dict[str, Number]
+    agreement: Any | list[Any]
     metric: Any | list[Any]
     text: Any
 
@@ -231,6 +233,7 @@ class Manifest(TypedDict, total=False):
     parameters: dict[str, Parameter]
     variants: dict[str, Options]
     methods: dict[str, Method]
+    samples: dict[str, Any]
     defaults: Defaults
     constant_methods: dict[str, object]
     named_data: dict[str, NamedData]

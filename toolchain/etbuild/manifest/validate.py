@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -200,7 +200,6 @@ def _cross_checks(data: sections.Manifest) -> Iterator[Problem]:
         yield Problem("the key `model` is missing", (), 'add `model: {factory: "model:create"}`')
     yield from plugin_sections.missing(data)
     yield from plugin_sections.check(data)
-    yield from _check_tokenizer(data)
     yield from metadata.check(data.get("metadata", {}), model, plugin_sections.weights(data))
     if "model" in data:
         yield from _check_model(model)
@@ -252,29 +251,11 @@ def _check_origin(model: sections.Model) -> Iterator[Problem]:
         yield Problem(message, ("model", "kwargs"), "use `config`", at_key=True)
 
 
-def _check_tokenizer(data: sections.Manifest) -> Iterator[Problem]:
-    names = data.get("tokenizer", [])
-    seen: dict[str, str] = {}
-    for index, name in enumerate(names if isinstance(names, list) else [names]):
-        path: DocumentPath = ("tokenizer", index) if isinstance(names, list) else ("tokenizer",)
-        yield from file_names.check_input(name, path)
-        base = PurePosixPath(name).name
-        if not re.fullmatch(r"[A-Za-z0-9_][\w.-]*", base, re.ASCII):
-            hint = "give it a name of letters, digits, `_`, `-` and `.`"
-            yield Problem(f"`{base}` cannot be the name of an artifact", path, hint)
-        if seen.setdefault(base, name) != name:
-            yield Problem(f"`{seen[base]}` has the same file name", path, "the files travel in one directory")
-    if names and "shard_size" in data.get("named_data", {}).get("tokenizer", {}):
-        hint = "choose another name for the tag"
-        message = "the shards of this tag would go to the directory of the tokenizer"
-        yield Problem(message, ("named_data", "tokenizer"), hint, at_key=True)
-
-
 def _check_method(method: sections.Method, path: DocumentPath) -> Iterator[Problem]:
     if "program" in method:
         yield from _check_program(method, path)
         return
-    if "example_inputs" not in method and "example_kwargs" not in method:
+    if method.keys().isdisjoint(("example_inputs", "example_kwargs", "samples")):
         hint = "add `example_inputs: [{shape: [1, 16], dtype: int64}]`, or `[]` if the method has no inputs"
         yield Problem("the key `example_inputs` is missing", path, hint)
     yield from example_inputs.check(method, path)
@@ -286,7 +267,7 @@ def _check_program(method: sections.Method, path: DocumentPath) -> Iterator[Prob
     yield from file_names.check_input(name, (*path, "program"))
     if not name.endswith(tuple(plugins.group("method_source"))):
         yield Problem(f"`{name}` is not a .pt2 file", (*path, "program"), "torch.export.save writes them")
-    for key in (*example_inputs.KEYS, "entry", "adapter", "strict", "quantize"):
+    for key in (*example_inputs.KEYS, "entry", "adapter", "strict", "quantize", "samples"):
         if key in method:
             hint = "the method in the file is already exported: set this when you export it"
             yield Problem(f"`{key}` does not go with `program`", (*path, key), hint, at_key=True)

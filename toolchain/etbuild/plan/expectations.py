@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 
 from etbuild import json_schema, plugins
@@ -236,8 +237,9 @@ def _not_read(plan: Plan, listed: Mapping[str, Collection[str]], meant: Collecti
 
 
 def _holds(entry: str, name: str) -> bool:
-    """Whether a listed file or directory holds the file or folder that the manifest names."""
-    return entry == name or entry.startswith(f"{name}/") or (entry.endswith("/") and f"{name}/".startswith(entry))
+    """Whether a listed file or directory holds the file or folder, or matches the pattern, that the manifest names."""
+    is_in = entry.startswith(f"{name}/") or (entry.endswith("/") and f"{name}/".startswith(entry))
+    return entry == name or is_in or fnmatchcase(entry, name)
 
 
 def _is_shard(entry: str, index: str) -> bool:

@@ -50,7 +50,7 @@ from etbuild.plan.part import Says
 
 _NAME = "[A-Za-z_][A-Za-z0-9_]*"
 _STEM = "[A-Za-z0-9_][A-Za-z0-9_-]{0,99}"
-_MODULE = rf"{_NAME}(\.{_NAME})*"
+MODULE = rf"{_NAME}(\.{_NAME})*"
 
 Options = dict[str, Any]
 """Values that users choose: keyword arguments of a callable, options of a backend, a Hugging Face configuration."""
@@ -72,11 +72,11 @@ VariantName = Annotated[FileStem, Says(maxLength=40)]
 ProgramName = Annotated[str, Says("programName", pattern=rf"^{_STEM}(\.{_STEM}){{0,2}}$")]
 InputName = Annotated[str, Says("inputName", minLength=1)]
 InputNames = Annotated[tuple[InputName, ...], Says(uniqueItems=True)]
-ModuleName = Annotated[str, Says("moduleName", maxLength=200, pattern=f"^{_MODULE}$")]
+ModuleName = Annotated[str, Says("moduleName", maxLength=200, pattern=f"^{MODULE}$")]
 ModuleNames = Annotated[tuple[ModuleName, ...], Says(uniqueItems=True)]
-CallableName = Annotated[str, Says("callable", maxLength=200, pattern=f"^{_MODULE}:{_MODULE}$")]
+CallableName = Annotated[str, Says("callable", maxLength=200, pattern=f"^{MODULE}:{MODULE}$")]
 Callables = Annotated[tuple[CallableName, ...], Says("callables", default=[])]
-PlanningAlgorithm = Annotated[str, Says(pattern=f"^(greedy|naive|{_MODULE}:{_MODULE})$")]
+PlanningAlgorithm = Annotated[str, Says(pattern=f"^(greedy|naive|{MODULE}:{MODULE})$")]
 Entry = Annotated[str, Says(pattern=rf"^{_NAME}(\.[A-Za-z0-9_]+)*$")]
 Operator = Annotated[
     str,

@@ -81,6 +81,7 @@ def _method(name: str, method: Method, manifest: Manifest) -> dict[str, object]:
         "partitioners": method.get("partitioners", inherited),
         "memory_planning": {**planning, **method.get("memory_planning", {})},
         "from_recipe": _decided(name, manifest),
+        **({"samples": method["samples"]} if "samples" in method else {}),
     }
 
 

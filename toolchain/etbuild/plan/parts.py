@@ -650,9 +650,10 @@ class ExportMethod(Part):
         dynamic_kwargs_shapes: The dynamic sizes of keyword inputs, by name, as in `dynamic_shapes`. Sizes that are not
             listed are fixed. For example `{mask: [null, {dim: seq, min: 2, max: 128}]}`.
         from_recipe: What the recipe decides, some of `normalize.DECIDES`.
+        samples: A name in `samples`. The first of these stands for missing `example_inputs`. For example `photos`.
     """
 
-    _LEFT_OUT = ("adapter",)
+    _LEFT_OUT = ("adapter", "samples")
 
     program: kinds.InputName | None
     entry: kinds.Entry
@@ -664,6 +665,7 @@ class ExportMethod(Part):
     dynamic_kwargs_shapes: dict[str, Shapes]
     from_recipe: Annotated[Names, PLAN_ONLY]
     adapter: kinds.Identifier | None = None
+    samples: Annotated[Any, PluginKeys("samples"), Says(written=kinds.FileStem)] = None
 
     @property
     def quantized_after_export(self) -> bool:
@@ -700,13 +702,15 @@ class ExportMethod(Part):
         for example, place in self.leaves(path):
             if isinstance(example, FileExample):
                 yield example.file, (*place, "file")
+        if self.samples is not None:
+            yield self.samples.files, (*path, "samples")
 
     @property
     def callables(self) -> Iterator[str]:
         """Every `module:callable` in it."""
         yield from callables_of(example for example, _ in self.leaves(()))
-        if self.quantize is not None:
-            yield from self.quantize.callables
+        for section in (self.quantize, self.samples):
+            yield from section.callables if section is not None else ()
 
 
 def callables_of(leaves: Iterable[Leaf]) -> Iterator[str]:

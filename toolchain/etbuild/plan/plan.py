@@ -157,6 +157,7 @@ class Plan(Lowered):
         ]
         used += [("method_source", PurePath(each.program).suffix) for each in self.methods.values() if each.program]
         used += [("method_change", "adapters")] if self.model.adapters else []
+        used += [("samples", "files")] if any(method.samples for method in self.methods.values()) else []
         used += [("module_source", self.model.plugin)] if self.model.plugin is not None else []
         used += [("export_recipe", "executorch")] if self.recipe is not None else []
         used += [("runner", self.runner)] if self.runner is not None else []

@@ -12,6 +12,7 @@ from etbuild.key import import_graph
 from etbuild.key.declared import Inputs
 from etbuild.plan.plan import Plan
 from etkit.authoring.changed_files import Changed
+from etplugins.samples.names import matches
 
 _BUILD_FILES = ("BUILD", "BUILD.bazel")
 _EVERYWHERE = ("WORKSPACE", "WORKSPACE.bazel", "MODULE.bazel", "MODULE.bazel.lock", ".bazelrc", ".bazelversion")
@@ -32,16 +33,23 @@ def reasons(plan: Plan, manifest: Path, declared: Inputs, changed: Changed) -> l
     files = changed.absolute()
     try:
         used = import_graph.used_sources(declared, plan.export_plan)
-        weights = checkpoints.with_shards(plan.lower_plan.weights_names, declared)
-        data = {name: declared.find_data(name, where) for name, where in {**plan.data_names, **weights}.items()}
+        files_of_names = checkpoints.with_shards(plan.data_names, declared)
+        data = {name: declared.find_data(name, where) for name, where in files_of_names.items()}
     except EtbuildError:
         return changed.files
     roots = [root.resolve() for root in declared.roots]
     read = {manifest, *used.sources.values(), *data.values(), *(root / name for root in roots for name in data)}
     imported = {_top(name) for name in used.sources} | used.packages
-    gone = {path for path in files if not os.path.lexists(path) and imported & set(_tops(path, roots))}
+    deleted = [path for path in files if not os.path.lexists(path)]
+    gone = {path for path in deleted if imported & set(_tops(path, roots)) or _was_sample(path, roots, plan)}
     found = (files & {os.path.normpath(place) for path in read for place in _places(path)}) | gone
     return sorted(os.path.relpath(path, changed.root) for path in found)
+
+
+def _was_sample(path: str, roots: list[Path], plan: Plan) -> bool:
+    """Whether a deleted file had the name of a sample."""
+    names = [Path(path).relative_to(root).as_posix() for root in roots if Path(path).is_relative_to(root)]
+    return any(matches(name, pattern) for name in names for pattern in plan.data_names)
 
 
 def _tops(path: str, roots: list[Path]) -> Iterator[str]:

@@ -15,6 +15,7 @@ from etbuild.key.key import read_data
 from etbuild.plan.plan import Plan
 from etbuild.results import BuildInputs, Digests, KeyInputs, Python, Toolchain
 from etkit.inspection.json_text import show
+from etplugins.samples.names import matches
 
 _NAMED = 8  # at most this many changed tensors are listed by name
 
@@ -187,4 +188,4 @@ def belongs_to(file: str, name: str) -> bool:
     kinds = (".safetensors", ".bin", *INDEX_SUFFIXES)
     if name.endswith(INDEX_SUFFIXES):
         return file == name or (PurePosixPath(file).parent == PurePosixPath(name).parent and file.endswith(kinds))
-    return file == name or (file.rpartition("/")[0] == name and file.endswith(kinds))
+    return file == name or matches(file, name) or (file.rpartition("/")[0] == name and file.endswith(kinds))

@@ -35,6 +35,8 @@ _EXPORT_DIFFERS = "the program and the exported method compute something else th
 _OVERFLOWS = "in PyTorch, the exported method makes numbers that are not finite, and the program has others, in"
 _OF_POWER = 8  # finding out which weights matter takes so many times the work of the first call
 FIRST = "the call with the example inputs"
+OF_SAMPLE = "the call with the sample "
+"""Begins the name of a call, before the name of a file."""
 _OF_A_PART = 8  # so many samples in a row change numbers to quantize by the same part of a step
 _LARGER_PART = 4  # then the part is so many times larger: in some outputs, a small one shows nothing
 _SAMPLES = (1, 3, 8, 16, 24, 32)  # how many samples of rounding are made; the next number if they do not explain it
@@ -58,6 +60,7 @@ class ComparedMethod:
         examples: Its example inputs, in its order.
         settings: How it is compared.
         weights: Weights that are read when they are needed, by name. No method changes them.
+        samples: More inputs from the manifest, each with the name of its file.
     """
 
     name: str
@@ -65,6 +68,7 @@ class ComparedMethod:
     examples: Sequence[Any]
     settings: MethodComparison
     weights: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    samples: Sequence[tuple[str, list[Any]]] = ()
 
 
 @dataclass(frozen=True)
@@ -185,7 +189,7 @@ class Comparison:
             slow = slow_work(method.program, self._files.facts["methods"][method.name]["operators"])
             chooser = Calls(method.program, method.examples, method.settings.ranges, coverages[method.name], slow)
             self._choosers[method.name] = chooser
-            calls.append(zip(repeat(method), chooser.chosen(work, used), strict=False))
+            calls.append(zip(repeat(method), chain(self._of_samples(method, work, used), chooser.chosen(work, used))))
             if used > work:
                 why = f"a call takes {used:,} numbers (`checks.compare.work`)"
                 self.notes[method.name] = f"only with the sizes of its example inputs: {why}"
@@ -199,6 +203,15 @@ class Comparison:
         if wrong is None:
             self._note_power(work)
         return wrong
+
+    def _of_samples(self, method: ComparedMethod, work: int, used: int) -> Iterator[ComparedCall]:
+        """Yields the calls with the samples: the first one, and as many as the work allows."""
+        count = max(work // max(used, 1), 1)
+        for name, leaves in method.samples[:count]:
+            yield ComparedCall(f"{OF_SAMPLE}`{name}`", [leaves])
+        if len(method.samples) > count:
+            limit = "`checks.compare.work` allows no more"
+            self.notes[method.name] = f"with {count} of {len(method.samples)} samples: {limit}"
 
     def _note_power(self, work: int) -> None:
         """Notes what the calls cannot show."""

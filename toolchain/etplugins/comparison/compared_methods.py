@@ -6,9 +6,10 @@ from collections.abc import Collection, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from etbuild import switches
+from etbuild import plugins, switches
+from etbuild.errors import InputError
 from etbuild.inputs.step_context import StepContext
 from etbuild.processes.import_without_gc import import_without_gc
 from etbuild.steps.lowering_options import LoweringOptions
@@ -111,9 +112,28 @@ class ComparedMethods:
             elif leaves is None:
                 skipped[name] = f"{NOT} its example inputs have a dtype that safetensors cannot hold"
             else:
-                inputs = layout.of_inputs(leaves, program)
-                methods.append(ComparedMethod(name, program, inputs, self.job.plan.comparisons[name], large))
+                inputs, settings = layout.of_inputs(leaves, program), self.job.plan.comparisons[name]
+                samples = [] if whole else self._samples(name, program)
+                methods.append(ComparedMethod(name, program, inputs, settings, large, samples))
         return methods, skipped
+
+    def _samples(self, name: str, program: ExportedProgram) -> list[tuple[str, list[Any]]]:
+        """The samples of a method: the name of each file, and its inputs in the method's order."""
+        samples = self.job.plan.exported.methods[name].samples
+        if samples is None:
+            return []
+        from torch.utils import _pytree as pytree
+
+        from etplugins.comparison import layout
+
+        found, path = [], ("methods", name, "samples")
+        for sample in plugins.load("samples", "files").read(samples, path, self.context):
+            leaves, form = pytree.tree_flatten((sample.inputs, {}))
+            wrong = layout.misfit(leaves, program) if form == program.call_spec.in_spec else "it has other inputs"
+            if wrong is not None:
+                raise InputError.at(path, f"`{sample.name}` does not fit the method: {wrong}")
+            found.append((sample.name, layout.of_inputs(leaves, program)))
+        return found
 
     def _large(self) -> set[str]:
         """The names of large weights that no method changes, and that can be read again for each call."""

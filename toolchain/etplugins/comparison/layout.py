@@ -12,6 +12,7 @@ import torch
 from torch.export import ExportedProgram
 
 from etbuild.export.example_values import inputs_of_graph
+from etbuild.model.tensor_bytes import dtype_name
 
 _IMAGE_DIMENSIONS = 4
 
@@ -35,6 +36,22 @@ def of_inputs(values: Sequence[Any], program: ExportedProgram) -> list[Any]:
         value.contiguous(memory_format=torch.channels_last) if is_channels_last(given) else value
         for value, given in zip(values, inputs_of_graph(program), strict=True)
     ]
+
+
+def misfit(values: Sequence[Any], program: ExportedProgram) -> str | None:
+    """Why an exported method does not take inputs, in its order; None if it takes them."""
+    for index, (value, given) in enumerate(zip(values, inputs_of_graph(program), strict=True)):
+        if not isinstance(given, torch.Tensor) or not isinstance(value, torch.Tensor):
+            if type(value) is not type(given) or value != given:
+                return f"input {index} is {value!r}, not {given!r}"
+            continue
+        taken = [size if isinstance(size, int) else "any" for size in given.shape]
+        sizes = zip(taken, value.shape, strict=False)
+        fits = value.dim() == given.dim() and all(one in (other, "any") for one, other in sizes)
+        if value.dtype != given.dtype or not fits:
+            own, other = dtype_name(value.dtype), dtype_name(given.dtype)
+            return f"input {index} is {own} {[*value.shape]}, not {other} {taken}"
+    return None
 
 
 def is_channels_last(value: Any) -> bool:

@@ -13,7 +13,7 @@ from torch.utils._pytree import TreeSpec
 from etbuild.errors import EtbuildError
 from etbuild.exception_text import summary
 from etplugins.comparison import accuracy, quantized
-from etplugins.comparison.compare import FIRST, Call, Comparison, Wrong
+from etplugins.comparison.compare import FIRST, OF_SAMPLE, Call, Comparison, Wrong
 from etplugins.comparison.eager import EagerMethod
 from etplugins.comparison.graph import is_quantized
 from etplugins.comparison.hints import states
@@ -67,20 +67,26 @@ class ModelComparison:
         self._calibrated, self._make = calibrated, exported
         self.notes: dict[str, str] = {}
         self.losses: dict[str, str] = {}
+        self._ratios: dict[str, list[float]] = {}
 
     def first_wrong(self, calls: Sequence[Call]) -> Wrong | None:
         """Makes calls until an exported method differs from the model. Returns the wrong call; None if all are right.
 
         In these calls, the program has computed what the exported methods compute.
         """
-        judged = [label == FIRST or not self._forms[name].is_quantized for name, label, *_ in calls]
+        ends = {name: number for number, (name, label, *_) in enumerate(calls, 1) if label.startswith(OF_SAMPLE)}
+        judged = [
+            not self._forms[name].is_quantized or (label.startswith(OF_SAMPLE) if name in ends else label == FIRST)
+            for name, label, *_ in calls
+        ]
         last = max((number for number, each in enumerate(judged, 1) if each), default=0)
         for number, (name, label, leaves, exported) in enumerate(calls[:last], 1):
             expected = self._outputs(name, label, leaves)
             if expected is None:
                 continue
             if self._forms[name].is_quantized:
-                wrong = self._wrong_quantization(calls[:number], expected) if label == FIRST else None
+                is_last = number == ends.get(name, number)
+                wrong = self._wrong_quantization(calls[:number], expected, is_last) if judged[number - 1] else None
             else:
                 found = accuracy.wrong_outputs(exported, expected, self._tolerances[name], False)
                 differs = "\n".join(found)
@@ -108,19 +114,21 @@ class ModelComparison:
                 self.notes[name] = f"in part: the model itself fails in {label}: {summary(error)}"
             return None
 
-    def _wrong_quantization(self, calls: Sequence[Call], in_float: list[Any]) -> Wrong | None:
+    def _wrong_quantization(self, calls: Sequence[Call], in_float: list[Any], is_last: bool) -> Wrong | None:
         """Judges the effect of a method's quantization against the model, which computes in float.
 
-        It looks at the example inputs only, since others may be outside of the ranges for which the method is
-        quantized. Only for a calibrated method is a large loss wrong: weights of 4 bits may lose as much, and are
-        right. With a tolerance in the manifest, any loss is allowed.
+        It looks at the samples only, or else at the example inputs, since others may be outside of the ranges for which
+        the method is quantized. Only for a calibrated method is a large loss wrong: weights of 4 bits may lose as much,
+        and are right. With a tolerance in the manifest, any loss is allowed.
         """
         name, _, leaves, rounded = calls[-1]
         found = quantized.loss(in_float, rounded) if quantized.says_something(leaves) else None
-        if found is None:
+        ratios = self._ratios.setdefault(name, [])
+        ratios += [] if found is None else [found]
+        if not ratios or not is_last:
             return None
-        self.losses[name] = quantized.shown(found)
-        problem = quantized.problem(found)
+        self.losses[name] = quantized.shown(ratios)
+        problem = quantized.problem(ratios)
         if problem is None or name not in self._calibrated or self._tolerances[name] is not None:
             return None
         return Wrong(name, problem, leaves, {}, [(each[0], each[2]) for each in calls[:-1]], blames="quantization")

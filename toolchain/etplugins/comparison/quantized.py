@@ -30,9 +30,17 @@ def loss(in_float: Sequence[Any], quantized: Sequence[Any]) -> float | None:
     return min(ratios) if ratios else None
 
 
-def shown(found: float) -> str:
-    """The text of a ratio, for people."""
-    return "exact" if math.isinf(found) and found > 0 else f"SQNR {found:.1f} dB"
+def shown(ratios: Sequence[float]) -> str:
+    """The text of the ratios of some calls, for people."""
+    worst = min(ratios)
+    text = "exact" if math.isinf(worst) and worst > 0 else f"SQNR {worst:.1f} dB"
+    if len(ratios) == 1 or text == "exact":
+        return text
+    return f"{text} in the worst of {len(ratios)} samples, {_mean(ratios):.1f} dB on average,"
+
+
+def _mean(ratios: Sequence[float]) -> float:
+    return sum(ratios) / len(ratios)
 
 
 def says_something(leaves: Sequence[Any]) -> bool:
@@ -42,12 +50,13 @@ def says_something(leaves: Sequence[Any]) -> bool:
     return not tensors or any(bool((each != each.flatten()[:1]).any()) for each in tensors)
 
 
-def problem(found: float) -> str | None:
+def problem(ratios: Sequence[float]) -> str | None:
     """The text about a method that its quantization has spoiled; None if the method is usable."""
-    if found >= LEAST:
+    if _mean(ratios) >= LEAST:
         return None
+    what = "the example inputs give" if len(ratios) == 1 else "its samples give"
     return (
-        f"its quantization spoils it: against the float model, the example inputs give {shown(found)}, where "
+        f"its quantization spoils it: against the float model, {what} {shown(ratios).rstrip(',')}, where "
         f"{LEAST:.0f} is the least. Usually the calibration has other inputs than the method gets: calibrate on real "
         "ones"
     )

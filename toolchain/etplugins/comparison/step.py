@@ -172,6 +172,7 @@ def _compare(
     groups = [*_groups(job.plan, built.files, wanted, scratch)]
     with opened_export(job, witness.used) as (saved, context):
         runs_others = saved.export_plan is not None or runs_code_of_others(job.plan, saved)
+        runs_others = runs_others or any(method.samples for method in job.plan.exported.methods.values())  # a loader
         if known is not None:
             import_all(job.options)
             for group, part in zip(groups, _parts(built, groups), strict=True):

@@ -67,7 +67,10 @@ _FILE = (
     "move its content to a Python source, to the `kwargs` of the model or to its weights; or declare the file: "
     "`--data {name}={path}`, in Bazel `data`"
 )
-_NAMES = "name the files in a source or in the `kwargs` of the model"
+_NAMES = (
+    "name the files in a source or in the `kwargs` of the model, and declare each with `--data`; or let the manifest "
+    'read them: `samples: {NAME: {files: "FOLDER/*.npy"}}` with `calibration: samples`, or `calibration: {file: FILE}`'
+)
 _IN_HOME = (
     "it is a file of a library in the home directory, and so another one on each machine: give the library what it "
     "needs in its arguments. If it downloads something, do that before the build, and declare the result"

@@ -10,10 +10,10 @@ from etbuild.manifest import example_inputs
 from etbuild.manifest.file_names import check_example
 from etbuild.manifest.plugin_sections import Section
 from etbuild.manifest.sections import Manifest
-from etplugins.model_tests.parts import TEXT, metrics
-from etplugins.model_tests.sections import Call, Case, Tests, TextCheck
+from etplugins.model_tests.parts import LIMITS, TEXT, agreements, metrics
+from etplugins.model_tests.sections import Agreement, Call, Case, Tests, TextCheck
 
-_CHECKS = ("max_error", "min_sqnr", "metric", "text")
+_CHECKS = ("agreement", "max_error", "min_sqnr", "metric", "text")
 _TEXT_LIMITS = ("max_perplexity", "max_perplexity_change", "max_divergence", "min_same_choices", "min_equal_tokens")
 
 
@@ -50,8 +50,32 @@ def _check(data: Manifest, methods: Collection[str]) -> Iterator[Problem]:
             yield Problem("a metric needs `min`, `max` or `max_change`", path, "for example min: 0.71")
         if "data" in metric:
             yield from check_example(metric["data"], (*path, "data"), True)
+            if "samples" in metric:
+                yield Problem("`samples` does not go with `data`", (*path, "samples"), at_key=True)
+        if (named := metric.get("samples")) is not None and named not in data.get("samples", {}):
+            hint = did_you_mean(named, data.get("samples", {}))
+            yield Problem(f"there are no samples `{named}`", (*path, "samples"), hint)
+    for path, agreement in agreements(checks).items():
+        yield from _check_agreement(agreement, data, path)
     if "text" in checks:
         yield from _check_text(data, checks["text"])
+
+
+def _check_agreement(agreement: Agreement, data: Manifest, path: DocumentPath) -> Iterator[Problem]:
+    methods = data.get("methods", {})
+    sampled = [name for name, method in methods.items() if "samples" in method]
+    name = agreement.get("method")
+    if name is not None and name not in methods:
+        yield Problem(f"there is no method `{name}`", (*path, "method"), did_you_mean(name, methods))
+    elif name is not None and name not in sampled:
+        yield Problem(f"the method `{name}` has no samples", (*path, "method"), "add `samples: NAME` to it")
+    elif name is None and len(sampled) != 1:
+        what = f"{len(sampled)} methods have" if sampled else "no method has"
+        yield Problem(f"the key `method` is missing: {what} `samples`", path, "for example method: forward")
+    if not {*LIMITS} & agreement.keys():
+        yield Problem(f"an agreement needs one of {', '.join(LIMITS)}", path, "for example min_mean: 0.95")
+    if "kwargs" in agreement and ":" not in agreement["measure"]:
+        yield Problem("`kwargs` goes with a callable in `measure`", (*path, "kwargs"), at_key=True)
 
 
 def _check_text(data: Manifest, text: TextCheck) -> Iterator[Problem]:

@@ -7,8 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from etbuild.errors import DocumentPath
 from etbuild.manifest.sections import Checks, Manifest
-from etbuild.plan.kinds import CallableName, Count, FileStem, InputName, Options, Positive, RandomCases, Ranges
-from etbuild.plan.part import PLAN_ONLY, Part, Says
+from etbuild.plan.kinds import (
+    MODULE,
+    CallableName,
+    Count,
+    FileStem,
+    Identifier,
+    InputName,
+    Options,
+    Positive,
+    RandomCases,
+    Ranges,
+)
+from etbuild.plan.part import PLAN_ONLY, Part, PluginKeys, Says
 from etbuild.plan.parts import (
     Example,
     FileExample,
@@ -21,6 +32,8 @@ from etplugins.comparison.parts import Tolerance, pairs
 if TYPE_CHECKING:
     from etplugins.model_tests import sections
 
+FOLDER = "folder"
+"""In place of the file with the labels of samples: the names of their folders."""
 TEXT: DocumentPath = ("checks", "text")
 """The place of a text in a manifest."""
 
@@ -78,6 +91,8 @@ class Metric(Part, definition="metric"):
         factory: The callable in the declared sources. It returns a number. For example `"eval:top1"`.
         data: Name of a declared input; the callable gets its path, a `pathlib.Path`. Without it, the callable gets
             None. For example `validation.safetensors`.
+        samples: The name of an entry of `samples`. In place of a path, the callable gets a list with an object for each
+            of them: its `name`, its `inputs` (a tuple) and its `label` (a text, or None). For example `photos`.
         kwargs: Keyword arguments of `factory`. For example `{count: 100}`.
         min: The smallest value that passes. For example `0.71`.
         max: The largest value that passes. For example `12.5`.
@@ -88,10 +103,51 @@ class Metric(Part, definition="metric"):
     path: Annotated[DocumentPath, PLAN_ONLY]
     factory: CallableName
     data: InputName | None = None
+    samples: FileStem | None = None
     kwargs: Options = {}
     min: float | None = None
     max: float | None = None
     max_change: Positive | None = None
+
+
+MEASURES = ("cosine", "psnr", "ssim", "top1", "top5", "argmax", "iou", "error", "distance", "depth")
+"""The measures that need no code of the user."""
+
+
+class Agreement(Part, definition="agreement"):
+    """How near the program is to the model in eager PyTorch without quantization, in the unit of its task. It is
+    measured for each of the method's `samples`. For example `{measure: top1, min_mean: 0.95}`.
+
+    Attributes:
+        path: Its place in the manifest.
+        measure: `cosine` (of all numbers of an output), `psnr` and `ssim` (of pictures), `top1` and `top5` (whether the
+            model's class is the program's, or among its first five), `argmax` (the part of places with the same class,
+            over dimension 1), `iou` (of masks, which are where numbers are above 0), `error` (the mean absolute
+            difference), `distance` (between points, over the last dimension), `depth` (the part of numbers within 1.25
+            times each other). Or a callable in the declared sources that gets the outputs of the model and those of the
+            program, two lists of tensors, and returns a number. For example `top1`, `"eval:boxes"`.
+        method: The method. Default: the only method with `samples`. For example `forward`.
+        output: The number of the output that is measured, from 0. For example `1`.
+        kwargs: Keyword arguments of the callable that `measure` names. For example `{threshold: 0.5}`.
+        min_mean: The smallest mean over the samples that passes. For example `0.95`.
+        min_worst: The smallest value of a sample that passes. For example `0.9`.
+        max_mean: The largest mean over the samples that passes. For example `2.0`.
+        max_worst: The largest value of a sample that passes. For example `5.0`.
+    """
+
+    path: Annotated[DocumentPath, PLAN_ONLY]
+    measure: Annotated[str, Says(pattern=f"^({'|'.join(MEASURES)}|{MODULE}:{MODULE})$")]
+    method: Identifier | None = None
+    output: Count = 0
+    kwargs: Options = {}
+    min_mean: float | None = None
+    min_worst: float | None = None
+    max_mean: float | None = None
+    max_worst: float | None = None
+
+
+LIMITS = ("min_mean", "min_worst", "max_mean", "max_worst")
+"""The limits of an agreement."""
 
 
 class TextTest(Part, section="TextCheck"):
@@ -168,6 +224,10 @@ class TestPlan(Part):
         cases: The calls of each case of the manifest, by name.
         metrics: The metrics.
         text: The text on which a language model is compared; None if there is none.
+        agreements: What is measured on samples.
+        samples: Lists of samples, by name.
+        sampled: The name of the list of each method that has one.
+        labels: The files with labels, each with its place.
     """
 
     __test__ = False  # pytest: this is no test
@@ -177,6 +237,10 @@ class TestPlan(Part):
     cases: dict[str, tuple[Call, ...]]
     metrics: tuple[Metric, ...]
     text: TextTest | None
+    agreements: tuple[Agreement, ...] = ()
+    samples: dict[str, Any] = {}
+    sampled: dict[str, str] = {}
+    labels: dict[str, DocumentPath] = {}
 
     @property
     def callables(self) -> list[tuple[str, DocumentPath]]:
@@ -187,12 +251,17 @@ class TestPlan(Part):
             for leaf, place in leaves
             for name in callables_of([leaf])
         ]
-        return of_cases + [(metric.factory, (*metric.path, "factory")) for metric in self.metrics]
+        of_checks = [(metric.factory, (*metric.path, "factory")) for metric in self.metrics]
+        of_checks += [(each.measure, (*each.path, "measure")) for each in self.agreements if ":" in each.measure]
+        loaders = [(name, ("samples", key)) for key, each in self.samples.items() for name in each.callables]
+        return of_cases + of_checks + loaders
 
     @property
     def data_names(self) -> dict[str, DocumentPath]:
         """The declared inputs that tests read, each with the place that names it first."""
-        found: dict[str, DocumentPath] = {}
+        found: dict[str, DocumentPath] = dict(self.labels)
+        for name, samples in self.samples.items():
+            found[samples.files] = ("samples", name, "samples")
         for calls in self.cases.values():
             for call in calls:
                 for leaf, place in call.leaves:
@@ -214,6 +283,14 @@ def metrics(checks: Checks) -> dict[DocumentPath, sections.Metric]:
     return {("checks", "metric"): given}
 
 
+def agreements(checks: Checks) -> dict[DocumentPath, sections.Agreement]:
+    """The agreements of a manifest's `checks`, by their place."""
+    given = checks.get("agreement", [])
+    if isinstance(given, list):
+        return {("checks", "agreement", index): each for index, each in enumerate(given)}
+    return {("checks", "agreement"): given}
+
+
 def tests_of(manifest: Manifest, methods: Iterable[str]) -> TestPlan:
     """What a checked manifest says about its tests, with every default.
 
@@ -222,13 +299,20 @@ def tests_of(manifest: Manifest, methods: Iterable[str]) -> TestPlan:
         methods: The names of the methods in its plan.
     """
     tests: Any = manifest.get("tests", {})
-    checks = manifest.get("checks", {})
+    checks, known = manifest.get("checks", {}), manifest.get("samples", {})
+    sampled = {name: method["samples"] for name, method in manifest.get("methods", {}).items() if "samples" in method}
+    used = {*sampled.values(), *(metric["samples"] for metric in metrics(checks).values() if "samples" in metric)}
+    labels = {name: known[name].get("labels", FOLDER) for name in sorted(used)}
     return TestPlan(
         methods={name: _method(name, tests, checks) for name in sorted(methods)},
         seed=tests.get("seed", 0),
         cases={name: _calls(case, ("tests", "cases", name)) for name, case in tests.get("cases", {}).items()},
         metrics=tuple(Metric.from_json({**metric, "path": path}) for path, metric in metrics(checks).items()),
         text=TextTest.from_json(checks["text"]) if "text" in checks else None,
+        agreements=tuple(Agreement.from_json({**each, "path": path}) for path, each in agreements(checks).items()),
+        samples={name: PluginKeys("samples").kind.from_json(known[name]) for name in sorted(used)},
+        sampled=sampled,
+        labels={file: ("samples", name, "labels") for name, file in labels.items() if file != FOLDER},
     )
 
 

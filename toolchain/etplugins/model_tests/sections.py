@@ -8,11 +8,25 @@ from etbuild.manifest.sections import ExampleInput, Number, Options
 from etplugins.comparison.sections import Tolerance
 
 
+class Agreement(TypedDict, total=False):
+    """Data of `etplugins.model_tests.parts.Agreement`."""
+
+    measure: str
+    method: str
+    output: int
+    kwargs: Options
+    min_mean: Number
+    min_worst: Number
+    max_mean: Number
+    max_worst: Number
+
+
 class Metric(TypedDict, total=False):
     """Data of `etplugins.model_tests.parts.Metric`."""
 
     factory: str
     data: str
+    samples: str
     kwargs: Options
     min: Number
     max: Number

@@ -10,13 +10,14 @@ import torch
 from torch.export.dynamic_shapes import Dim
 from torch.utils import _pytree as pytree
 
+from etbuild import plugins
 from etbuild.errors import BuildError, DocumentPath, InputError, did_you_mean
 from etbuild.inputs.given import Given
 from etbuild.inputs.step_context import StepContext
 from etbuild.inputs.user_code import load_callable, wrap_user_error
 from etbuild.model.tensor_bytes import dtype_name
 from etbuild.model.tensor_files import read_tensors
-from etplugins.quantize.parts import BatchesFile, Calibration, OwnInputs
+from etplugins.quantize.parts import BatchesFile, Calibration, OwnInputs, SampleBatches
 
 
 @dataclass(frozen=True)
@@ -118,6 +119,10 @@ def make(calibration: Calibration, arguments: tuple[Any, ...], path: DocumentPat
     if isinstance(calibration, BatchesFile):
         of_file = _batches_of_file(calibration, len(arguments), path, context.inputs)
         return Batches(of_file, path, calibration.file)
+    if isinstance(calibration, SampleBatches):
+        place = (*path[: path.index("quantize")], "samples")
+        samples = plugins.load("samples", "files").read(calibration.samples, place, context)
+        return Batches([sample.inputs for sample in samples], path, calibration.samples.files)
     if isinstance(calibration, OwnInputs):
         return Batches([arguments], path)
     factory_path = (*path, "factory")

@@ -23,6 +23,7 @@ class QuantizeSection(Section):
         yield from _check_quantize(manifest.get("defaults", {}).get("quantize"), ("defaults", "quantize"), has_recipe)
         for name, method in manifest.get("methods", {}).items():
             yield from _check_quantize(method.get("quantize"), ("methods", name, "quantize"), has_recipe)
+        yield from _check_samples(manifest)
         yield from _check_quantizers_fit(manifest)
 
     def backends(self, manifest: Manifest) -> Iterator[str]:
@@ -51,6 +52,16 @@ def _normalized(quantize: Quantize | None) -> object:
     calibration = quantize["pt2e"].get("calibration", "example_inputs" if "quantizers" in quantize["pt2e"] else None)
     pt2e = {**quantize["pt2e"], "calibration": {} if calibration == "example_inputs" else calibration}
     return {**quantize, "pt2e": pt2e}
+
+
+def _check_samples(manifest: Manifest) -> Iterator[Problem]:
+    """Checks that a method which its samples calibrate has some."""
+    defaults = manifest.get("defaults", {}).get("quantize")
+    for name, method in manifest.get("methods", {}).items():
+        quantize = method.get("quantize", defaults) if "program" not in method and "samples" not in method else None
+        if (quantize or {}).get("pt2e", {}).get("calibration") == "samples":
+            hint = "name an entry of the manifest's `samples`, or calibrate on a file or a factory"
+            yield Problem(f"`calibration: samples` needs `samples` in the method `{name}`", ("methods", name), hint)
 
 
 def _check_quantizers_fit(manifest: Manifest) -> Iterator[Problem]:
@@ -136,7 +147,7 @@ def _check_calibration(pt2e: Pt2e, path: DocumentPath) -> Iterator[Problem]:
         message = "`calibration` does not go with `qat`, which finds the ranges by training"
         yield Problem(message, here, "remove one of the two", at_key=True)
     calibration = pt2e["calibration"]
-    if not isinstance(calibration, dict):
+    if not isinstance(calibration, dict) or "samples" in calibration:
         return
     sources = [key for key in ("file", "factory") if key in calibration]
     if len(sources) != 1:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from etbuild.errors import DocumentPath
 from etbuild.plan import kinds
 from etbuild.plan.kinds import Names, Options
-from etbuild.plan.part import NULLABLE, Part, Says
+from etbuild.plan.part import NULLABLE, Part, PluginKeys, Says
 from etbuild.plan.parts import BackendEntry, FactoryCall, Partitioner
 
 CONFIGS = {"8da4w": 32, "8da8w": None, "int4": 32, "int8": None, "packed": None}
@@ -101,6 +101,12 @@ class CalibrationData(Part, section="Calibration", needs=()):
     kwargs: Options
 
 
+class SampleBatches(Part):
+    """Calibration on the samples of the method, each of them a batch."""
+
+    samples: Annotated[Any, PluginKeys("samples")]
+
+
 class OwnInputs(Part):
     """Calibration on the example inputs."""
 
@@ -109,13 +115,15 @@ def read_calibration(document: Mapping[str, Any]) -> Calibration:
     """Reads what a method is calibrated on from its JSON."""
     if "file" in document:
         return BatchesFile.from_json(document)
+    if "samples" in document:
+        return SampleBatches.from_json(document)
     return FactoryCall.from_json(document) if "factory" in document else OwnInputs.from_json(document)
 
 
 Calibration = Annotated[
-    FactoryCall | BatchesFile | OwnInputs,
+    FactoryCall | BatchesFile | SampleBatches | OwnInputs,
     read_calibration,
-    Says(written=Literal["example_inputs"] | CalibrationData),
+    Says(written=Literal["example_inputs", "samples"] | CalibrationData),
 ]
 
 
@@ -144,10 +152,10 @@ class Pt2e(Part, definition="pt2e"):
         quantizers: Quantizers of backends, by name or with options, in the order in which they select operators. Each
             backend has its own schema for the options. Required unless a `recipe` has quantizers. For example
             `[xnnpack]`, `[{backend: xnnpack, options: {per_channel: true}}]`.
-        calibration: The inputs that the method runs on to find the ranges of its activations: `example_inputs`, or
-            batches from a declared file or a factory. Required unless the scales come from `qat`, from a `recipe`, or
-            (with the option `dynamic`) are found at run time. For example `example_inputs`, `{file:
-            calibration.safetensors, keys: [image]}`.
+        calibration: The inputs that the method runs on to find the ranges of its activations: `example_inputs`,
+            `samples` for those of the method, or batches from a declared file or a factory. Required unless the scales
+            come from `qat`, from a `recipe`, or (with the option `dynamic`) are found at run time. For example
+            `samples`, `example_inputs`, `{file: calibration.safetensors, keys: [image]}`.
         qat: A callable in the declared sources for quantization-aware training. It receives the prepared
             torch.fx.GraphModule. For example `"training:fit"`.
         passes: Callables in the declared sources that take the method's torch.fx.GraphModule and return one, by the

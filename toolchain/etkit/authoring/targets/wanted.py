@@ -16,6 +16,7 @@ from etbuild.manifest import plugin_sections, validate
 from etbuild.manifest.positions import locating
 from etbuild.plan.expectations import INPUTS
 from etbuild.plan.plan import Plan, from_manifest
+from etplugins.samples.names import matches
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,8 @@ def _with_shards(directory: Path, names: Iterable[str]) -> list[str]:
     """The names, with the names of shards if one of them is an index."""
     found = []
     for name in names:
-        found.append(name)
+        files = [file.relative_to(directory).as_posix() for file in directory.glob(name)]
+        found += [file for file in files if matches(file, name)] or [name]
         if name.endswith(INDEX_SUFFIXES) and (directory / name).is_file():
             try:
                 shards = set(json.loads((directory / name).read_bytes())["weight_map"].values())

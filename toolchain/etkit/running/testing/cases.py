@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.export import ExportedProgram
 
+from etbuild import plugins
 from etbuild.errors import BuildError, DocumentPath, EtbuildError, InputError, Problem, format_path
 from etbuild.export import example_values
 from etbuild.inputs.source_lines import SourceLines
@@ -22,20 +23,21 @@ from etbuild.inputs.step_context import StepContext
 from etbuild.inputs.user_code import active_finder, load_callable, wrap_user_error
 from etbuild.model.tensor_bytes import dtype_name
 from etbuild.plan.plan import Plan
-from etkit.running.testing import layers, random_inputs, text_scores
+from etkit.running.testing import agreements, layers, random_inputs, text_scores
 from etkit.running.testing.reference import MethodCall, Reference
 from etkit.running.testing.results import Result
 from etplugins.comparison import accuracy
 from etplugins.comparison.locate import Search, WrongCall
 from etplugins.comparison.parts import Tolerance
 from etplugins.model_tests import parts as planned
-from etplugins.model_tests.parts import Metric, TestPlan, TextTest
+from etplugins.model_tests.parts import Agreement, Metric, TestPlan, TextTest
 from etplugins.runtime import child
 from etplugins.runtime.program_files import ProgramFiles
 from etplugins.runtime.session import Session, unavailable
 
 if TYPE_CHECKING:
     from etkit.running.testing.run import TestOptions
+    from etplugins.samples.reading import Sample
 
 _RunModel = Callable[[Sequence[MethodCall]], list[list[Any]]]
 Test = tuple[str, Callable[[], Result]]
@@ -83,7 +85,7 @@ class Tester:
         self._located: set[str] = set()
         self._reference = Reference.of_plan(plan, context)
         self._cases = [*self._make_cases()]
-        compares_metrics = any(each.max_change is not None for each in tests.metrics)
+        compares_metrics = any(each.max_change is not None for each in tests.metrics) or bool(tests.agreements)
         if compares_metrics or any(map(self._reference.is_quantized, plan.methods)):
             self._reference.prepare_float()
 
@@ -127,6 +129,7 @@ class Tester:
         """
         cases: list[Test] = [(case.name, partial(self._test, case, locate)) for case in self._cases]
         cases += [(f"checks/metric/{each.factory}", partial(self._measure, each)) for each in self._tests.metrics]
+        cases += [(f"checks/agreement/{each.measure}", partial(self._agree, each)) for each in self._tests.agreements]
         text = self._tests.text
         return cases if text is None else [*cases, (f"checks/text/{text.file}", partial(self._compare_text, text))]
 
@@ -145,9 +148,21 @@ class Tester:
                 print(f"note: all random integers for `{name}` are that of its example: {hint}", file=sys.stderr)
             for label, inputs in random_inputs.cases(name, method, of_method, self._tests.seed, examples):
                 yield Case(f"{name}/{label}", [MethodCall(name, inputs)], is_random=True)
+            if name in self._tests.sampled:
+                calls_of_samples = [MethodCall(name, (sample.inputs, {})) for sample in self._samples(name)]
+                yield Case(f"{name}/samples", calls_of_samples)
         for name, calls in self._tests.cases.items():
             paths = [call.path for call in calls]
             yield Case(f"cases/{name}", [self._declared(call) for call in calls], paths=paths)
+
+    def _samples(self, method: str) -> list[Sample]:
+        """The samples of a method."""
+        return self._read(self._tests.sampled[method], ("methods", method, "samples"))
+
+    def _read(self, name: str, path: DocumentPath) -> list[Sample]:
+        """A list of samples."""
+        read: Callable[..., list[Sample]] = plugins.load("samples", "files").read
+        return read(self._tests.samples[name], path, self._context)
 
     def _declared(self, call: planned.Call) -> MethodCall:
         """Makes a call of the manifest. Raises InputError if its inputs do not fit the method."""
@@ -348,6 +363,24 @@ class Tester:
         found: float = child.result("the metric", partial(self._value, metric, run))
         return found
 
+    def _agree(self, agreement: Agreement) -> Result:
+        """Measures how near the program is to the model without quantization on each sample."""
+        method = agreement.method or next(iter(self._tests.sampled))
+        samples = self._samples(method)
+        calls = [MethodCall(method, (sample.inputs, {})) for sample in samples]
+        case = Case(f"checks/agreement/{agreement.measure}", calls)
+        tasks: dict[str, Callable[[], Any]] = {
+            "the runtime": lambda: self._run(case)[0],
+            "PyTorch without quantization": lambda: self._reference.run_float(calls),
+        }
+        found = child.run(tasks, self._at_once)
+        measure = agreements.measure_of(agreement)
+        pairs = zip(found["PyTorch without quantization"], found["the runtime"], strict=True)
+        values = child.result("the agreement", lambda: [measure(expected, actual) for expected, actual in pairs])
+        detail, problems, measured = agreements.judged(agreement, [sample.name for sample in samples], values)
+        state = "failed" if problems else "passed"
+        return Result(case.name, state, "; ".join([detail, *problems]), measured=measured)
+
     def _compare_text(self, text: TextTest) -> Result:
         work = partial(text_scores.measure, self._plan, text, self._files, self._context)
         measured = child.result("the text", work)
@@ -358,9 +391,11 @@ class Tester:
     def _value(self, metric: Metric, run: _RunModel | None) -> float:
         """The value of a metric, with `run` for the calls: of the program, or of the model in PyTorch."""
         path = (*metric.path, "factory")
-        data = None
+        data: Any = None
         if metric.data is not None:
             data = self._context.inputs.find_data(metric.data, (*metric.path, "data"))
+        if metric.samples is not None:
+            data = self._read(metric.samples, (*metric.path, "samples"))
         compute = load_callable(metric.factory, path)
         with tempfile.TemporaryDirectory() as scratch:
             called = Caller(Session(self._files, Path(scratch)).call if run is None else _eager(self._reference, run))

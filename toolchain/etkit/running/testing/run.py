@@ -88,7 +88,7 @@ def opened(plan: Plan, tests: TestPlan, files: ProgramFiles, inputs: Inputs, opt
     """Makes the tester of a program, whose model can be run inside. Arguments and errors are those of `run`."""
     used = used_sources(inputs, plan.export_plan, tests.callables)
     check_installed(used.packages)
-    declared = inputs.only({**data_in_key(inputs, plan.data_names), **tests.data_names})
+    declared = inputs.only(data_in_key(inputs, {**tests.data_names, **plan.data_names}))
     with library_messages_off(used.sources), stdout_for_results():
         releases.check()
         with options.stage("import ExecuTorch"), import_without_gc("executorch.exir"):
