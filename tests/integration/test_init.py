@@ -393,7 +393,10 @@ def test_what_else_a_class_may_be_is_tried(
     assert manifest["model"]["huggingface"].get("task") == task
     assert "cache" in manifest["model"]["huggingface"] or task != "seq2seq"
     methods = manifest.get("methods", {}).get("forward", {})
-    given = [*methods.get("example_kwargs", {}), *(each["shape"] for each in methods.get("example_inputs", []))]
+    given: list[Any] = [
+        *methods.get("example_kwargs", {}),
+        *(each["shape"] for each in methods.get("example_inputs", [])),
+    ]
     assert sorted(given) == inputs
 
 

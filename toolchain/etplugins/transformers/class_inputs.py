@@ -6,6 +6,7 @@ import importlib
 import inspect
 import os
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ def of_class(name: str) -> ClassInputs | None:
     """
     os.environ["HF_HUB_OFFLINE"] = "1"  # transformers reads it when it is imported
     transformers = importlib.import_module("transformers")
+    found: Any
     try:
         found = getattr(transformers, name, None)
     except (ImportError, RuntimeError):  # from a package that transformers imports

@@ -91,5 +91,5 @@ def _value(node: torch.fx.Node, values: dict[torch.fx.Node, torch.Tensor]) -> to
         return None
     args, kwargs = torch.fx.map_arg((node.args, node.kwargs), values.__getitem__)
     with torch.no_grad():
-        found = node.target(*args, **kwargs)  # type: ignore[operator]
+        found = node.target(*args, **kwargs)
     return found if isinstance(found, torch.Tensor) else None

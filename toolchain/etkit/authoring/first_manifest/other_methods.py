@@ -77,10 +77,10 @@ def _others(inputs: ClassInputs) -> list[str]:
 
 def _shapes(kind: str, config: dict[str, Any]) -> dict[str, str]:
     """The shape and dtype of each input that is known, as the items of a mapping in YAML."""
-    text, vision = (config.get(key) if isinstance(config.get(key), dict) else {} for key in _NESTED)
-    tokens = min(_TEXT, longest_text({**config, **(text or {})}))
+    text, vision = ({**config, **(each if isinstance(each := config.get(key), dict) else {})} for key in _NESTED)
+    tokens = min(_TEXT, longest_text(text))
     height, width = image_size.of_config(config) or image_size.of_processor({})
-    channels = positive((vision or {}).get("num_channels"), config.get("num_channels")) or _CHANNELS
+    channels = positive(vision.get("num_channels")) or _CHANNELS
     frames = positive(config.get("num_frames"))
     image = [1, *([frames] if frames else []), channels, height, width]
     choices = [_CHOICES] if kind.endswith("ForMultipleChoice") else []

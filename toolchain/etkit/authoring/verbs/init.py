@@ -126,11 +126,11 @@ def _tried(place: Path, options: argparse.Namespace, restarts: bool) -> First:
         options.restart()
     with os.fdopen(os.dup(2), "w") as terminal, native_log_off():
         progress = Progress(terminal)  # otherwise the stages would be shown only when all have ended
-        first, failures = trial.of_folder(
+        found, failures = trial.of_folder(
             candidates, options.directory, lambda text: progress.stage(f"check the export: {text}")
         )
-    if first is not None:
-        return first
+    if found is not None:
+        return found
     said = "a build of this model fails, so no manifest is written; `--no-check` writes it all the same"
     print(f"note: {said}", file=sys.stderr)
     for error in failures[1:]:
