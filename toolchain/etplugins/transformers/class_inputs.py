@@ -32,16 +32,16 @@ def of_class(name: str) -> ClassInputs | None:
     """
     os.environ["HF_HUB_OFFLINE"] = "1"  # transformers reads it when it is imported
     transformers = importlib.import_module("transformers")
-    found: Any
     try:
         found = getattr(transformers, name, None)
     except (ImportError, RuntimeError):  # from a package that transformers imports
         return None
     if not inspect.isclass(found) or not issubclass(found, transformers.PreTrainedModel):
         return None
+    model: Any = found
     kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    parameters = [each for each in inspect.signature(found.forward).parameters.values() if each.kind not in kinds]
-    main = found.main_input_name
+    parameters = [each for each in inspect.signature(model.forward).parameters.values() if each.kind not in kinds]
+    main = model.main_input_name
     return ClassInputs(
-        main if isinstance(main, str) else "", tuple(each.name for each in parameters[1:]), found.can_generate()
+        main if isinstance(main, str) else "", tuple(each.name for each in parameters[1:]), model.can_generate()
     )
