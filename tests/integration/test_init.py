@@ -94,6 +94,32 @@ class Mixing(nn.Module):
     def forward(self, x):
         return self.linear(x).mean(0)
 
+class Towers(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.users, self.items = nn.Embedding(9, 4), nn.Sequential(nn.Linear(17, 8), nn.ReLU(), nn.Linear(8, 4))
+        self.cell, self.table = nn.GRUCell(4, 6), nn.Parameter(torch.ones(11, 2))
+
+    def user(self, id):
+        return self.users(id)
+
+    def item(self, features):
+        return self.items(features)
+
+    def step(self, x, state):
+        return self.cell(x, state)
+
+    def looked_up(self, x):
+        return x @ self.table
+
+class Flat(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.linear = nn.Conv2d(1, 2, 3), nn.Linear(2 * 26 * 26, 3)
+
+    def forward(self, image):
+        return self.linear(self.conv(image).flatten(1))
+
 class Pictures(nn.Module):
     def __init__(self):
         super().__init__()
@@ -138,6 +164,16 @@ def started(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Callable[..., 
         (["net:Smaller"], {"embed": [HALF], "compare": [HALF, HALF], "size": []}),
         (["net:several"], {"one": [[1, 5]], "other": [[1, 3, 128]]}),
         (["net:Many"], {"forward": [[1, 16]], "encode": [[1, 16]], "decode": [[1, 3]]}),
+        (
+            ["net:Towers"],
+            {
+                "user": [{"shape": [1, 16], "dtype": "int64"}],
+                "item": [[1, 17]],
+                "step": [[1, 4], [1, 6]],
+                "looked_up": [[1, 11]],
+            },
+        ),
+        (["net:Flat"], {"forward": [[1, 1, 28, 28]]}),
         (["net:listed"], {"one": [[1, 5]], "other": [[1, 3, 128]]}),
     ],
 )
@@ -241,6 +277,7 @@ def test_a_checkpoint_of_torch_save_beside_the_source_is_taken_and_runs_no_code(
 def test_a_manifest_without_fitting_inputs_says_so(started: Callable[..., tuple[Path, str]]) -> None:
     path, said = started("net:Strange")
     assert "note: Change `example_inputs`: forward did not take what was tried." in said
+    assert "note: forward: With float32[1, 3, 224, 224], it says too many indices for tensor" in said
     assert path.read_text().startswith("# Change `example_inputs`")
 
 

@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy
@@ -273,3 +274,44 @@ print("still here", file=sys.stderr)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr.splitlines()[-1]) == ("0\n", "still here")
+
+
+class _Scaled(torch.nn.Module):
+    """A module of this process: no source of it is declared."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.calls = torch.nn.Linear(8, 3), torch.nn.Buffer(torch.zeros(1))
+        self.drop = torch.nn.Dropout(0.9)
+
+    def forward(self, x: torch.Tensor, *, shift: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return self.drop(self.layer(x)) * scale + shift + self.calls
+
+
+def test_a_module_in_memory_is_built(tmp_path: Path) -> None:
+    module, x = _Scaled(), torch.rand(2, 8)
+    module.layer.eval()
+    named = {"scale": torch.full((3,), 2.0), "shift": torch.rand(3)}
+    shapes = {"x": {0: torch.export.Dim("rows", max=5)}, "scale": {}, "shift": {}}
+    build = partial(etbuild.build, module, (x,), keywords=named, dynamic_shapes=shapes, name="scaled")
+    built = build(directory=tmp_path, cache_directory=tmp_path / "cache")
+    assert [path.name for path in built.artifacts] == ["scaled.pte", "scaled.report.json", "scaled.index.json"]
+    assert (module.training, module.layer.training, module.calls.item()) == (True, False, 0)
+    more = torch.rand(5, 8)
+    (output,) = built.program.method("forward")(more, named["shift"], named["scale"])
+    with torch.no_grad():
+        assert torch.allclose(torch.as_tensor(output), module.layer(more) * 2 + named["shift"] + 1, atol=1e-5)
+    again = build(cache_directory=tmp_path / "cache")
+    assert again.key == built.key
+
+
+def test_a_program_that_is_not_the_module_in_memory_is_refused(tmp_path: Path) -> None:
+    class Branching(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + 1 if torch.compiler.is_exporting() else x + 2
+
+    with pytest.raises(BuildError, match="computes something else than the module on the given inputs: the output"):
+        etbuild.build(Branching(), (torch.zeros(3),), tmp_path, backend=None)
+    with pytest.raises(BuildError, match=r"torch\.export does not accept the module: "):
+        etbuild.build(Branching(), (torch.zeros(3), 1), tmp_path)

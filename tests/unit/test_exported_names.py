@@ -10,7 +10,7 @@ import etbuild
 
 
 def test_the_interface_has_these_names() -> None:
-    assert etbuild.__all__ == ("Built", "Model", "Page", "Program", "load", "open_program")
+    assert etbuild.__all__ == ("Built", "Model", "Page", "Program", "build", "load", "open_program")
     members = {
         name: sorted(each for each in vars(getattr(etbuild, name)) if not each.startswith("_"))
         for name in ("Built", "Model", "Page", "Program")

@@ -1,10 +1,10 @@
 """The driver of rules_executorch: a manifest and a PyTorch model become an ExecuTorch program.
 
-`load` and `open_program` are the interface for notebooks and services, which a plug-in provides. Importing this package
-does not import PyTorch.
+`build`, `load` and `open_program` are the interface for notebooks and services, which a plug-in provides. Importing
+this package does not import PyTorch.
 """
 
-__all__ = ("Built", "Model", "Page", "Program", "load", "open_program")
+__all__ = ("Built", "Model", "Page", "Program", "build", "load", "open_program")
 
 
 def __getattr__(name: str) -> object:

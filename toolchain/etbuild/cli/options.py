@@ -107,11 +107,9 @@ def add_manifest(parser: argparse.ArgumentParser) -> None:
     add_path(parser, "MANIFEST", help="the manifest, such as model.yaml")
 
 
-def add_manifests(parser: argparse.ArgumentParser) -> None:
+def add_manifests(parser: argparse.ArgumentParser, help: str = "a manifest, or a folder: each manifest in it") -> None:
     """Adds the argument that names manifests, and folders of them."""
-    parser.add_argument(
-        "manifests", type=Path, nargs="+", metavar="MANIFEST", help="a manifest, or a folder: each manifest in it"
-    )
+    parser.add_argument("manifests", type=Path, nargs="+", metavar="MANIFEST", help=help)
 
 
 def add_variant(parser: argparse._ActionsContainer, several: bool = False) -> None:

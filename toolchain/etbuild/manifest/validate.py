@@ -105,7 +105,7 @@ def _check_kind(path: Path, name: str) -> None:
     error of the YAML parser would not help."""
     found: tuple[str, str] | None = None
     if path.suffix == ".py":
-        found = "a Python source", f"`etbuild init --factory {path.stem}:CALLABLE` writes a first manifest"
+        found = "a Python source", f"name what makes the model: `etbuild build {name}:CALLABLE` needs no manifest"
     elif path.suffix in (".pte", ".ptd"):
         found = "a program", "`etbuild --help` lists the verbs for programs, such as `inspect` and `run`"
     elif path.name.endswith(".index.json"):

@@ -116,7 +116,7 @@ class Model:
         """
         from etkit.local import request
 
-        kept = _Scratch() if directory is None else None
+        kept = Scratch() if directory is None else None
         place = kept.path if kept is not None else Path(str(directory))
         cached = None if cache_directory is None else Path(cache_directory)
         asked = replace(self._request, directory=place, cache=cache, cache_directory=cached)
@@ -211,7 +211,7 @@ class Built:
     directory: Path
     key: str
     artifacts: list[Path]
-    _kept: _Scratch | None = field(default=None, repr=False)
+    _kept: Scratch | None = field(default=None, repr=False)
 
     @cached_property
     def program(self) -> Program:
@@ -245,7 +245,7 @@ class Program:
         from etplugins.runtime import program_files
 
         self._files = program_files.read(path, named_data)
-        self._scratch = _Scratch()
+        self._scratch = Scratch()
         self._kept = kept  # keeps the directory of its files, which the program opens late
         self._session: Any = None
         self._loads: set[str] = set()
@@ -342,7 +342,7 @@ class Page:
         )
 
 
-class _Scratch:
+class Scratch:
     """A directory that is removed with this object."""
 
     def __init__(self) -> None:

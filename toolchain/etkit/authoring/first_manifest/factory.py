@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import inspect
-import itertools
 import json
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,31 +13,32 @@ from typing import TYPE_CHECKING, Any
 from etbuild.errors import InputError
 from etbuild.files import json_file
 from etbuild.key.declared import Inputs
-from etkit.authoring.first_manifest import weights_beside
+from etkit.authoring.first_manifest import guess, weights_beside
 from etkit.authoring.first_manifest.first import CALIBRATE, LINEAR, First, program_name
+from etkit.authoring.first_manifest.given_inputs import GivenInput, of_given
+from etkit.authoring.first_manifest.guess import results
 
 if TYPE_CHECKING:
     import torch
 
     from etbuild.manifest.sections import Method, Model
-
-    _Input = tuple[tuple[int, ...], str]  # shape and dtype
+    from etkit.authoring.first_manifest.guess import Input
 
 _REFERENCE = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
 _KWARGS = """for example --kwargs '{"layers": 2}'"""
-_TRIES = 60  # this many combinations of inputs are tried on a module
 
 
-def of_factory(reference: str, kwargs: str, beside: Path) -> First:
+def of_factory(reference: str, kwargs: str, beside: Path, given: Sequence[GivenInput] = ()) -> First:
     """The part of the first manifest about the module that a factory returns. Calls the factory.
 
     Args:
         reference: The factory, as `module:callable`.
         kwargs: Its keyword arguments, as a JSON object.
         beside: The directory of the manifest, where the sources are.
+        given: The inputs of `forward`, which is then the only method. Without them, likely inputs are tried.
 
     Raises:
-        InputError: The factory's module is not there.
+        InputError: The factory's module is not there, or `forward` does not take such inputs.
         BuildError: The factory failed, or did not return a module that can be exported.
     """
     from etbuild.guard.reads import watched_reads
@@ -62,13 +62,14 @@ def of_factory(reference: str, kwargs: str, beside: Path) -> First:
 
         root = modules.create(plan.model, StepContext(inputs))
         hint = LINEAR if _is_mostly_linear(root) else CALIBRATE
-        lines, remarks = _methods_of(root, {_module(source) for source in used.sources})
+        own_modules = {_module(source) for source in used.sources}
+        lines, remarks, guesses = (of_given(root, given), [], {}) if given else _methods_of(root, own_modules)
         folders = dict.fromkeys([beside, *(path.parent for path in used.sources.values())])
         weights, more = weights_beside.find(root, list(folders), beside)
     srcs = [each for each in used.sources if (beside / each).is_file()]
     written = [f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in model.items() if value]
     remarks, own = [*remarks, *more], [] if weights is None else [weights]
-    return First(name, written, lines, hint, remarks, srcs=srcs, checkpoint=weights, weights=own)
+    return First(name, written, lines, hint, remarks, srcs=srcs, checkpoint=weights, weights=own, guesses=guesses)
 
 
 def _is_mostly_linear(root: torch.nn.Module) -> bool:
@@ -99,8 +100,9 @@ def _arguments(text: str) -> dict[str, Any]:
     return found
 
 
-def _methods_of(root: torch.nn.Module, modules: Collection[str]) -> tuple[list[str], list[str]]:
-    """The lines of `methods` for a module, and what the user should know about them.
+def _methods_of(root: torch.nn.Module, modules: Collection[str]) -> tuple[list[str], list[str], dict[str, str | None]]:
+    """The lines of `methods` for a module, what the user should know about them, and the inputs of each method, None if
+    no inputs that were tried fit it.
 
     Methods are `forward` and the public methods of the user's classes. If there are none, they are the module's
     children. A method is left out if no inputs that were tried fit it. If none fit any method, all are kept.
@@ -110,14 +112,15 @@ def _methods_of(root: torch.nn.Module, modules: Collection[str]) -> tuple[list[s
         modules: The names of the user's Python modules.
     """
     names = _public_methods(root, modules) or [name for name, _ in root.named_children()]
-    found = {name: _inputs_of(root, getattr(root, name)) for name in names}
+    guesses = {name: guess.inputs_of(root, getattr(root, name)) for name in names}
+    found = {name: each.inputs for name, each in guesses.items()}
     kept = [name for name in names if found[name] is not None or name == "forward"] or names
     lines = []
     for name in kept:
         inputs = found[name]
         shown = "{shape: [1, 16]}" if inputs is None else _examples(inputs)
-        guess = "   # change this" if inputs is None else "   # a guess" if inputs else ""
-        lines += [f"{name}:", f"  example_inputs: [{shown}]{guess}"]
+        comment = "   # change this" if inputs is None else "   # a guess" if inputs else ""
+        lines += [f"{name}:", f"  example_inputs: [{shown}]{comment}"]
         lines += _batches(getattr(root, name), inputs) if inputs else []
     guessed, unknown = [name for name in kept if found[name]], [name for name in kept if found[name] is None]
     left = [name for name in names if name not in kept]
@@ -126,7 +129,9 @@ def _methods_of(root: torch.nn.Module, modules: Collection[str]) -> tuple[list[s
         f"Change `example_inputs`: {', '.join(unknown)} did not take what was tried.": unknown,
         f"Left out: {', '.join(left)}, which did not take what was tried, or return no tensors.": left,
     }
-    return lines, [remark for remark, about in remarks.items() if about]
+    said = [f"{name}: {each.said}" for name, each in guesses.items() if each.inputs is None and each.said]
+    guessed_inputs = {name: None if (inputs := found[name]) is None else _examples(inputs) for name in kept}
+    return lines, [*(remark for remark, about in remarks.items() if about), *said], guessed_inputs
 
 
 def _public_methods(root: torch.nn.Module, modules: Collection[str]) -> list[str]:
@@ -144,40 +149,14 @@ def _public_methods(root: torch.nn.Module, modules: Collection[str]) -> list[str
     return ["forward", *(name for name in named if len(inspect.signature(own[name]).parameters) > 1)]
 
 
-def _inputs_of(root: torch.nn.Module, method: Callable[..., Any]) -> list[_Input] | None:
-    """Inputs with which a method or a child returns tensors in eager PyTorch; None if no likely inputs do."""
-    import torch
-
-    child = method if isinstance(method, torch.nn.Module) else None
-    with suppress(ValueError, TypeError):  # the method may have no signature
-        parameters = inspect.signature(method if child is None else child.forward).parameters.values()
-        kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        count = sum(each.kind in kinds and each.default is inspect.Parameter.empty for each in parameters)
-        likely = list(dict.fromkeys(_likely(root if child is None else child)))
-        with torch.no_grad():
-            for shapes in itertools.islice(itertools.product(likely, repeat=count), _TRIES):
-                with suppress(Exception):  # it is the user's code: any error says that the inputs do not fit
-                    return list(shapes) if _results(method, shapes) else None
-    return None
-
-
-def _results(method: Callable[..., Any], inputs: Sequence[_Input]) -> list[torch.Tensor]:
-    """The tensors that a method returns for zeros."""
-    import torch
-    from torch.utils._pytree import tree_leaves
-
-    made = [torch.zeros(shape, dtype=getattr(torch, dtype)) for shape, dtype in inputs]
-    return [each for each in tree_leaves(method(*made)) if isinstance(each, torch.Tensor)]
-
-
-def _batches(method: Callable[..., Any], inputs: Sequence[_Input]) -> list[str]:
+def _batches(method: Callable[..., Any], inputs: Sequence[Input]) -> list[str]:
     """Comments with what to write for a dynamic batch, if the method takes two examples at once in eager PyTorch and
     returns two results. The example input needs two, because torch.export treats a size of 1 as fixed."""
     import torch
 
     two = [((2, *shape[1:]), dtype) for shape, dtype in inputs]
     with torch.no_grad(), suppress(Exception):  # it is the user's code: any error says that the inputs do not fit
-        if all(each.shape[:1] == (2,) for each in _results(method, two)):
+        if all(each.shape[:1] == (2,) for each in results(method, two)):
             dims = ", ".join(
                 f"[{', '.join(['{dim: batch, max: 8}', *['null'] * (len(shape) - 1)])}]" for shape, _ in two
             )
@@ -189,30 +168,8 @@ def _batches(method: Callable[..., Any], inputs: Sequence[_Input]) -> list[str]:
     return []
 
 
-def _examples(inputs: Sequence[_Input]) -> str:
+def _examples(inputs: Sequence[Input]) -> str:
     """Inputs as the items of a list in YAML."""
     return ", ".join(
         f"{{shape: {list(shape)}{'' if dtype == 'float32' else f', dtype: {dtype}'}}}" for shape, dtype in inputs
     )
-
-
-def _likely(root: torch.nn.Module) -> Iterator[_Input]:
-    """Inputs that a module is likely to take, as shape and dtype: those of its first layers, then common ones."""
-    import torch
-
-    dtypes = (str(each.dtype).removeprefix("torch.") for each in root.parameters() if each.is_floating_point())
-    real = next(dtypes, "float32")
-    layers = [layer for layer in root.modules() if next(layer.children(), None) is None][:4]
-    for layer in layers:
-        if isinstance(layer, torch.nn.Embedding):
-            yield from ((shape, "int64") for shape in ((1, 16), (1, 1), (1,)))
-        elif isinstance(layer, torch.nn.Conv2d):
-            yield from (((1, layer.in_channels, size, size), real) for size in (224, 64, 28))
-        elif isinstance(layer, torch.nn.Conv1d):
-            yield (1, layer.in_channels, 128), real
-        elif isinstance(layer, (torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN)):
-            yield (1, 16, layer.input_size), real
-        elif isinstance(layer, torch.nn.Linear):
-            yield (1, layer.in_features), real
-            yield (1, 16, layer.in_features), real
-    yield from (((1, 3, 224, 224), real), ((1, 16), real), ((1, 16), "int64"), ((1,), "int64"))

@@ -46,7 +46,7 @@ class First:
         name: The name of the program.
         model: The lines of `model`, without their indentation.
         methods: The lines of `methods`, without their indentation.
-        hint: The comment about quantization.
+        hint: The comment about quantization, or the line that asks for it.
         remarks: Comments for the user, each of one line.
         runner: ExecuTorch's runner that can run the program; None if there is none.
         srcs: The Python sources.
@@ -60,6 +60,8 @@ class First:
         roots: Further directories that the build has to search.
         config: The configuration of a model of Hugging Face.
         snapshot: The model on a hub, if it was downloaded.
+        guesses: The inputs of methods that were found by trying, as in a manifest; None if no inputs fit.
+        backend: The backend that gets what it can compute; None for ExecuTorch's own kernels.
     """
 
     name: str
@@ -79,6 +81,8 @@ class First:
     roots: list[Path] = field(default_factory=list)
     config: dict[str, Any] = field(default_factory=dict)
     snapshot: Snapshot | None = None
+    guesses: dict[str, str | None] = field(default_factory=dict)
+    backend: str | None = "xnnpack"
 
     @property
     def manifest(self) -> str:
@@ -89,7 +93,8 @@ class First:
         lines += [f"tokenizer: {json.dumps(self.tokenizer)}"] if self.tokenizer else []
         lines += ["", "model:", *(f"  {line}" for line in self.model)]
         lines += self._lines_of_weights
-        lines += ["", "defaults:", "  partitioners: [xnnpack]   # CPUs; the page `Backends` has the others", self.hint]
+        about = "CPUs; the page `Backends` has the others" if self.backend == "xnnpack" else "the page `Backends`"
+        lines += ["", "defaults:", f"  partitioners: [{self.backend or ''}]   # {about}", self.hint]
         lines += ["methods:", *(f"  {line}" for line in self.methods), ""] if self.methods else []
         return "\n".join(lines)
 

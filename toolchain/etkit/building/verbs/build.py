@@ -31,6 +31,7 @@ from etbuild.cli.options import (
 from etbuild.errors import EtbuildError, InputError, printable
 from etbuild.manifest.positions import locating
 from etkit.building.checkpoints import add_weights, each_checkpoint, in_programs
+from etkit.building.sources import NOT_USED, GivenManifest, add_source_options, with_written
 from etkit.building.stages import STAGES
 from etkit.local.options import add_cache, kept_cache
 from etkit.manifests import each_manifest, may_be_several
@@ -53,7 +54,8 @@ def add(verbs: Any) -> None:
         "build programs on this machine",
         "Steps whose inputs have not changed come from the local cache.",
     )
-    add_manifests(parser)
+    add_manifests(parser, "a manifest, or a folder: each manifest in it; or FILE.py:CALLABLE, without a manifest")
+    add_source_options(parser)
     add_options(parser)
     add_weights(parser)
     instead = parser.add_mutually_exclusive_group()
@@ -110,6 +112,7 @@ _NOT_USED: dict[str, Any] = {
     "etrecord": False,
     "json": False,
     "weights": [],
+    **NOT_USED,
 }
 
 
@@ -136,19 +139,24 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Builds a program, or one for each variant and checkpoint, and lists the artifacts."""
-    from etbuild.manifest import validate
-
     if options.against is not None and not options.html:
         raise InputError.of("--against needs --html", "`etbuild diff` prints the differences of two programs")
-    names, manifests = wanted(options), each_manifest(options.manifests)
+    with with_written(options, each_manifest(options.manifests)) as manifests:
+        return _run(options, manifests)
+
+
+def _run(options: argparse.Namespace, manifests: Sequence[GivenManifest]) -> int:
+    from etbuild.manifest import validate
+
+    names = wanted(options)
     programs: list[tuple[Manifest, Inputs]] = []
     files: dict[str, list[Path]] = {}
     for manifest in manifests:
-        loaded = validate.load_each(manifest, None, names, settings(options))
+        loaded = validate.load_each(manifest.path, manifest.name, names, settings(options))
         with locating(loaded[0].positions):
-            of_manifest = each_checkpoint(loaded, given_inputs(options, manifest), options.weights)
+            of_manifest = each_checkpoint(loaded, inputs(options, [manifest.directory, *options.root]), options.weights)
         for each, _ in of_manifest:
-            files.setdefault(each.data["name"], []).append(manifest)
+            files.setdefault(each.data["name"], []).append(manifest.path)
         programs += of_manifest
     _check_names(files)
     if options.stop_after is not None:

@@ -1,0 +1,104 @@
+"""A source is built without a manifest: the inputs are given or found, and the manifest that was used can be kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from etbuild.cli import main
+from etbuild.manifest import validate
+
+MODEL = """\
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(6, 3)
+
+    def forward(self, x, scale):
+        return self.layer(x) * scale
+
+def create():
+    torch.manual_seed(0)
+    return Net()
+
+class Reader(nn.Module):
+    def forward(self, x):
+        return x["image"]
+
+made = Net
+"""
+
+
+@pytest.fixture
+def built(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Runs `etbuild build` for MODEL, which is in a package. Returns what was printed as errors."""
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / "pkg/__init__.py").touch()
+    (tmp_path / "pkg/net.py").write_text(MODEL)
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str, code: int = 0) -> str:
+        assert main.main(["build", *arguments, "--no-cache"]) == code
+        return capfd.readouterr().err
+
+    return run
+
+
+def test_the_manifest_that_was_used_builds_the_same_program(built: Callable[..., str], tmp_path: Path) -> None:
+    save_file({"layer.weight": torch.ones(3, 6), "layer.bias": torch.ones(3)}, tmp_path / "pkg/trained.safetensors")
+    said = built("pkg/net.py:create", "--input", "2,6", "--input", "scale=float32[3]", "--save", "net.yaml", "-o", "a")
+    assert "The weights are those of pkg/trained.safetensors" in said
+    data = validate.load(tmp_path / "net.yaml").data
+    assert data["model"] == {"factory": "pkg.net:create", "weights": "pkg/trained.safetensors"}
+    assert data["methods"] == {"forward": {"example_inputs": [{"shape": [2, 6]}, {"shape": [3]}]}}
+    built("net.yaml", "-o", "b")
+    assert (tmp_path / "a/net.pte").read_bytes() == (tmp_path / "b/net.pte").read_bytes()
+    said = built("pkg/net.py:create", "--input", "1,6", "--input", "1", "--save", "net.yaml", code=2)
+    assert "error: net.yaml exists, and is not replaced" in said
+
+
+def test_without_inputs_those_that_fit_are_found(built: Callable[..., str], tmp_path: Path) -> None:
+    said = built("pkg/net.py:made", "--backend", "portable", "--save", "net.yaml", "-o", "a")
+    assert "These inputs are a guess, without `--input`: forward [{shape: [1, 6]}, {shape: [1, " in said
+    assert validate.load(tmp_path / "net.yaml").data["defaults"]["partitioners"] == []
+    said = built("pkg/net.py:Reader", code=2)
+    assert "`forward` did not take the inputs that were tried. forward: With float32[1, 3, 224, 224], it says" in said
+    assert "say `--input`" in said
+
+
+def test_quantization_is_one_word(built: Callable[..., str], tmp_path: Path) -> None:
+    given = ["--input", "1,6", "--input", "scale=1"]
+    said = built("pkg/net.py:create", *given, "--quantize", "int8", "--save", "net.yaml", "-o", "a")
+    assert "The scales of int8 are those of one random input." in said
+    quantize = validate.load(tmp_path / "net.yaml").data["defaults"]["quantize"]
+    assert quantize == {"pt2e": {"quantizers": ["xnnpack"], "calibration": "example_inputs"}}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["pkg/net.py:creat"], "pkg/net.py has no `creat`\n    did you mean `create`?"),
+        (["pkg/nets.py:create"], "pkg/nets.py: No such file or directory"),
+        (["pkg/net.py"], "pkg/net.py: is a Python source, not a manifest\n    name what makes the model: "),
+        (["pkg/net.py:create", "--input", "1x6"], "--input 1x6: expected sizes, and before them a name and a type"),
+        (["pkg/net.py:create", "--input", "1,0"], "--input 1,0: each size is a number from 1 on"),
+        (["pkg/net.py:create", "--input", "x=1,6,"], "--input x=1,6,: each size is a number from 1 on"),
+        (["pkg/net.py:create", "--input", "float[1]"], "--input float[1]: unknown type `float`\n    did you mean"),
+        (["pkg/net.py:create", "--input", "int64 1"], "--input int64 1: the sizes need brackets"),
+        (["pkg/net.py:create", "--input", "1,6"], "--input 1,6: `forward(x, scale)` does not take these: missing"),
+        (["pkg/net.py:create", "--input", "y=1"], "--input y=1: `forward` has no parameter `y`"),
+        (["pkg/net.py:create", "--input", "x=1", "--input", "x=2"], "--input x=1 --input x=2: two inputs have the"),
+        (["pkg/net.py:create", "--quantize", "int9"], "--quantize int9: unknown\n    did you mean `int8`?"),
+        (["pkg/net.py:create", "net.yaml"], "pkg/net.py:create: a command builds only one source"),
+        (["net.yaml", "--input", "1"], "--input is for a source, such as model.py:create"),
+    ],
+)
+def test_mistakes_are_named(arguments: list[str], message: str, built: Callable[..., str]) -> None:
+    assert built(*arguments, code=2).startswith(f"error: {message}")

@@ -1,0 +1,92 @@
+"""Inputs of a method as the command line has them: `1,3,64,64`, or `ids=int64[1,16]`."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from etbuild.errors import InputError, did_you_mean
+
+if TYPE_CHECKING:
+    import torch
+
+DTYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
+_FORM = re.compile(r"(?:(?P<name>[A-Za-z_]\w*)=)?(?P<dtype>[A-Za-z]\w*)?(?P<open>\[)?(?P<sizes>[\d,\s]*)(?(open)\])")
+_EXAMPLES = "for example --input 1,3,64,64 or --input ids=int64[1,16]"
+
+
+@dataclass(frozen=True)
+class GivenInput:
+    """A tensor that a method is exported with.
+
+    Attributes:
+        text: What the user wrote.
+        name: The method's parameter; None for the next positional one.
+        shape: Its sizes.
+        dtype: Its type, by PyTorch's name.
+    """
+
+    text: str
+    name: str | None
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+
+    @classmethod
+    def parse(cls, text: str) -> GivenInput:
+        """Reads an input.
+
+        Raises:
+            InputError: The text has another form, or names a type that programs do not take.
+        """
+        found = _FORM.fullmatch(text.strip())
+        if found is None or not (found["open"] or found["sizes"]):
+            raise InputError.of(f"--input {text}: expected sizes, and before them a name and a type", _EXAMPLES)
+        dtype = found["dtype"] or "float32"
+        if dtype not in DTYPES:
+            raise InputError.of(f"--input {text}: unknown type `{dtype}`", did_you_mean(dtype, DTYPES))
+        if found["dtype"] and not found["open"]:
+            raise InputError.of(f"--input {text}: the sizes need brackets", _EXAMPLES)
+        sizes = [size.strip() for size in found["sizes"].split(",")] if found["sizes"].strip() else []
+        if not all(size.isdigit() and int(size) > 0 for size in sizes):
+            raise InputError.of(f"--input {text}: each size is a number from 1 on", _EXAMPLES)
+        return cls(text, found["name"], tuple(map(int, sizes)), dtype)
+
+    @property
+    def example(self) -> str:
+        """The input in a manifest."""
+        dtype = "" if self.dtype == "float32" else f", dtype: {self.dtype}"
+        return f"{{shape: {list(self.shape)}{dtype}}}"
+
+
+def of_given(root: torch.nn.Module, given: Sequence[GivenInput]) -> list[str]:
+    """The lines of `methods` for a module whose `forward` takes these inputs.
+
+    Raises:
+        InputError: It has other parameters.
+    """
+    positional = [each for each in given if each.name is None]
+    named = {each.name: each for each in given if each.name is not None}
+    written = f"--input {' --input '.join(each.text for each in given)}"
+    if len(positional) + len(named) < len(given):
+        raise InputError.of(f"{written}: two inputs have the same name")
+    signature = inspect.signature(root.forward)
+    if unknown := [name for name in named if not _takes(signature, name)]:
+        hint = did_you_mean(unknown[0], list(signature.parameters))
+        raise InputError.of(f"{written}: `forward` has no parameter `{unknown[0]}`", hint)
+    try:
+        bound = signature.bind(*positional, **named)
+    except TypeError as error:
+        raise InputError.of(f"{written}: `forward{signature}` does not take these: {error}") from None
+    lines = ["forward:", f"  example_inputs: [{', '.join(each.example for each in bound.args)}]"]
+    if bound.kwargs:
+        named_lines = ", ".join(f"{name}: {each.example}" for name, each in bound.kwargs.items())
+        lines += [f"  example_kwargs: {{{named_lines}}}"]
+    return lines
+
+
+def _takes(signature: inspect.Signature, name: str) -> bool:
+    kinds = {each.kind for each in signature.parameters.values()}
+    return name in signature.parameters or inspect.Parameter.VAR_KEYWORD in kinds
