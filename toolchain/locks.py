@@ -199,8 +199,8 @@ def build_of_torch(pin: str, cpu: Path, wanted: str) -> str:
     if wanted == "cpu":
         sys.exit(
             f"the lock has no CPU build of torch {version} for Python {ENVIRONMENT['python_version']} on "
-            f"{ENVIRONMENT['sys_platform']} {ENVIRONMENT['platform_machine']}: choose another `python_version`, or pin "
-            f"`torch=={version}+cpu` with its hashes in a lock of your own (`requirements`)"
+            f"{ENVIRONMENT['sys_platform']} {ENVIRONMENT['platform_machine']}: choose another `python_version`, or "
+            "name a lock that has it (`requirements`): `The build of torch` in docs/toolchains.md says how to make one"
         )
     return _PIN.sub(f"torch==={version}", pin, count=1)  # `==` would also take another build
 

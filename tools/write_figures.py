@@ -127,8 +127,10 @@ def _monorepo() -> str:
         for row in rows:
             edit = row.get("build after an edit of")
             shown.append({"": f"{what}: {edit}" if edit else what, "Bazel": bazel.removeprefix("bazel ")})
-            shown[-1] |= {"wall s": row["seconds"], "processor s": row.get("processor_seconds", "")}
+            shown[-1] |= {"wall s": row.get("seconds", ""), "processor s": row.get("processor_seconds", "")}
             shown[-1] |= {"MB": row.get("megabytes", ""), "actions": row.get("actions", "")}
+            named = {"heap_megabytes": "heap MB", "links": "runfiles", "bytes_of_lists": "bytes of their lists"}
+            shown[-1] |= {title: row[key] for key, title in named.items() if key in row}
     return f"{frame.table(shown)}\n\n{said(found, list(sections))}"
 
 

@@ -60,7 +60,7 @@ def write(directory: Path, text: str, driver: str) -> Counter[str]:
 
 
 def _without(paths: Iterable[str], driver: str) -> Iterator[str]:
-    """Leaves out the files of the driver. One of them is the link to all others."""
+    """Leaves out the files of the driver, and what stands for all of them."""
     for path in paths:
         if f"/{driver}/" not in f"/{path}" and "/_middlemen/" not in path and ".runfiles" not in path:
             yield path

@@ -70,7 +70,7 @@ _RESERVES = {
 _MEASURED = ["export", "lower", "compare"]
 
 def actions_of(ctx):
-    """Returns what the actions of a target have in common. A rule with several actions asks for it once.
+    """Returns what the actions of a program have in common, so that a target with many of them keeps it once.
 
     Args:
       ctx: the context of the rule.
@@ -101,11 +101,10 @@ def driver_arguments(ctx, verb, of_target = None):
     arguments.set_param_file_format("multiline")
     arguments.use_param_file("@%s", use_always = True)
     arguments.add(verb)
-    of_target = of_target or actions_of(ctx)
-    for hint in of_target.hints:
+    for hint in of_target.hints if of_target else hint_arguments(label_text(ctx.label), ETBUILD):
         arguments.add(hint)
     if verb in _MEASURED and RESERVES_MEMORY:
-        arguments.add(MEMORY[of_target.resource_set], format = "--reserved-memory=%s")
+        arguments.add(MEMORY[of_target.resource_set if of_target else _resource_set(ctx)], format = "--reserved-memory=%s")
     return arguments
 
 def _resource_set(ctx):
@@ -171,15 +170,14 @@ def run_driver(ctx, arguments, progress, verb = None, torch = False, worker = Fa
     toolchain = toolchain_of(ctx, verb)
     if _has_group(ctx, verb):
         kwargs["exec_group"] = verb
-    of_target = of_target or actions_of(ctx)
     kwargs.update(toolchain_kwargs(TOOLCHAIN_TYPE))
     if torch:
-        kwargs.update(memory_kwargs(_RESERVES[of_target.resource_set]))
+        kwargs.update(memory_kwargs(_RESERVES[of_target.resource_set if of_target else _resource_set(ctx)]))
     ctx.actions.run(
         executable = toolchain.drivers[verb] if verb else toolchain.driver,
         arguments = [arguments],
         env = ENVIRONMENT,
         execution_requirements = _WORKER if worker and toolchain.supports_workers else _REQUIREMENTS,
-        progress_message = "{} {}".format(progress, of_target.label),
+        progress_message = "{} {}".format(progress, of_target.label if of_target else label_text(ctx.label)),
         **kwargs
     )

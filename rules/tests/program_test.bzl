@@ -61,7 +61,7 @@ def _action_test_impl(ctx):
     asserts.true(env, actions, "there is no action " + step)
     for action in actions:
         if ctx.attr.option:
-            arguments = [argument for argument in action.argv if argument.startswith(ctx.attr.option)]
+            arguments = sorted([argument for argument in action.argv if argument.startswith(ctx.attr.option)])
             asserts.equals(env, ctx.attr.arguments, arguments, "arguments of " + step)
         names = [file.basename for file in action.inputs.to_list()]
         for name in ctx.attr.inputs:
@@ -71,7 +71,7 @@ def _action_test_impl(ctx):
     return analysistest.end(env)
 
 _ACTION_ATTRS = {
-    "arguments": attr.string_list(doc = "All arguments that begin with `option`."),
+    "arguments": attr.string_list(doc = "All arguments that begin with `option`, sorted."),
     "inputs": attr.string_list(doc = "Names of files that each of these actions reads."),
     "option": attr.string(),
     "other_files": attr.string_list(doc = "Names of files that none of them reads."),

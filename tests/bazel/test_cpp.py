@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -79,3 +80,8 @@ def test_another_processor(compiled: Workspace, expected: str, disk_cache: Path)
         done = ran(compiled, binary, *aarch64.EMULATOR)
         assert done.returncode == 0, done.stderr
         assert tokens(done.stdout) == tokens(expected)
+
+
+def test_bazel_7_takes_the_compiler_by_the_platform(checkout: Workspace, bazel7: Callable[..., Path]) -> None:
+    """It needs no more options. It only analyses: the compiler may be missing where it runs."""
+    bazel7(checkout.directory, "build", f"{LABEL}:generate", "--nobuild", *FOR_AARCH64)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy
@@ -26,7 +26,8 @@ SELECTED = ["aten::addmm.out", "aten::permute_copy.out", "aten::relu.out"]
 BUILD = """\
 load("//rules:cc.bzl", "executorch_kernels_library", "executorch_runtime")
 load("//rules:defs.bzl", "executorch_program", "executorch_selected_ops")
-load(":compiler.bzl", "aarch64_compiler")
+
+exports_files(["run_kernels.cc", "small_kernels.cc"])
 
 executorch_program(
     name = "mlp",
@@ -44,17 +45,10 @@ executorch_runtime(
     kernels = False,
 )
 
-cc_import(
-    name = "runtime_so",
-    shared_library = "executorch/lib/libexecutorch.so",
-)
-
-cc_library(
+executorch_runtime(
     name = "runtime_aarch64",
-    hdrs = glob(["executorch/include/**/*.h"], allow_empty = True),
-    defines = ["C10_USING_CUSTOM_GENERATED_MACROS", "ET_EVENT_TRACER_ENABLED"],
-    includes = ["executorch/include", "executorch/include/executorch/runtime/core/portable_type/c10"],
-    deps = [":runtime_so"],
+    kernels = False,
+    wheel = "@executorch_linux_aarch64//:wheel",
 )
 
 [executorch_kernels_library(
@@ -83,61 +77,52 @@ executorch_kernels_library(
     selected_ops = ":selected_of_tiny_lm",
 )
 
-aarch64_compiler(name = "config")
-
-filegroup(name = "none")
-
-cc_toolchain(
-    name = "compiler",
-    all_files = ":none",
-    compiler_files = ":none",
-    dwp_files = ":none",
-    linker_files = ":none",
-    objcopy_files = ":none",
-    strip_files = ":none",
-    supports_param_files = 0,
-    toolchain_config = ":config",
-)
-
 cc_toolchain_suite(
     name = "compilers",
-    toolchains = {"aarch64": ":compiler"},
+    toolchains = {"aarch64": "//examples/cpp:cross_compiler"},
 )
 """
-COMPILER = """\
-load("@bazel_tools//tools/cpp:cc_toolchain_config_lib.bzl", "tool_path")
+PHONES = """\
+load("@rules_cc//cc:defs.bzl", "cc_binary", "cc_import", "cc_library")
+load("//rules:cc.bzl", "executorch_kernels_library")
 
-def _aarch64_compiler_impl(ctx):
-    return cc_common.create_cc_toolchain_config_info(
-        ctx = ctx,
-        toolchain_identifier = "aarch64",
-        host_system_name = "local",
-        abi_version = "unknown",
-        abi_libc_version = "unknown",
-        target_system_name = "aarch64-linux-gnu",
-        target_cpu = "aarch64",
-        target_libc = "glibc",
-        compiler = "gcc",
-        cxx_builtin_include_directories = ["/usr/aarch64-linux-gnu/include", "/usr/lib/gcc-cross/aarch64-linux-gnu"],
-        tool_paths = [
-            tool_path(name = name, path = "/usr/bin/" + tool)
-            for name, tool in {
-                "ar": "aarch64-linux-gnu-ar",
-                "cpp": "aarch64-linux-gnu-cpp",
-                "gcc": "aarch64-linux-gnu-g++",
-                "gcov": "aarch64-linux-gnu-gcov",
-                "ld": "aarch64-linux-gnu-ld",
-                "nm": "aarch64-linux-gnu-nm",
-                "objdump": "aarch64-linux-gnu-objdump",
-                "strip": "aarch64-linux-gnu-strip",
-            }.items()
-        ],
-    )
+[platform(
+    name = os,
+    constraint_values = ["@platforms//cpu:arm64", "@platforms//os:" + os],
+) for os in ["android", "ios"]]
 
-aarch64_compiler = rule(
-    implementation = _aarch64_compiler_impl,
-    attrs = {},
-    provides = [CcToolchainConfigInfo],
+[toolchain(
+    name = os + "_compiler",
+    target_compatible_with = ["@platforms//cpu:arm64", "@platforms//os:" + os],
+    toolchain = "//examples/cpp:cross_compiler",
+    toolchain_type = "@bazel_tools//tools/cpp:toolchain_type",
+) for os in ["android", "ios"]]
+
+cc_import(
+    name = "libexecutorch",
+    static_library = select({
+        "@platforms//os:android": "android-arm64/libexecutorch.a",
+        "@platforms//os:ios": "ios-arm64/libexecutorch.a",
+    }),
+)
+
+cc_library(
+    name = "runtime",
+    deps = [":libexecutorch"],
+)
+
+executorch_kernels_library(
+    name = "kernels",
+    srcs = ["//examples/device:small_kernels.cc"],
+    runtime = ":runtime",
+    selected_ops = "//examples/device:selected_operators",
+)
+
+cc_binary(
+    name = "app",
+    srcs = ["//examples/device:run_kernels.cc"],
+    data = ["//examples/device:mlp"],
+    deps = [":kernels"],
 )
 """
 
@@ -147,7 +132,6 @@ def device(checkout: Workspace) -> Iterator[Workspace]:
     """The package `examples/device`; the program is built."""
     package = checkout.directory / "examples/device"
     checkout.write("examples/device/BUILD", BUILD)
-    checkout.write("examples/device/compiler.bzl", COMPILER)
     checkout.write("examples/device/functions.yaml", "- op: add.Scalar_out\n  kernels: [{kernel_name: my::add}]\n")
     manifest = (checkout.directory / "examples/mlp/model.yaml").read_text()
     checkout.write("examples/device/mlp.yaml", manifest.replace("[xnnpack]", "[]"))
@@ -159,6 +143,7 @@ def device(checkout: Workspace) -> Iterator[Workspace]:
         shutil.copy(file, package)
     yield checkout
     shutil.rmtree(package)
+    shutil.rmtree(checkout.directory / "examples/phones", ignore_errors=True)
 
 
 def check(program: Path, *command: str) -> None:
@@ -178,13 +163,20 @@ def test_a_program_runs_with_just_its_kernels(device: Workspace) -> None:
 
 
 def test_the_library_is_for_the_target_platform(device: Workspace, tmp_path_factory: pytest.TempPathFactory) -> None:
-    wheel = aarch64.wheel(tmp_path_factory.mktemp("wheel"))
+    aarch64.need_tools()
     device.build("//examples/device:mlp")
     program = Path(shutil.copy(device.output("examples/device/mlp.pte"), tmp_path_factory.mktemp("program")))
-    shutil.copytree(wheel, device.directory / "examples/device/executorch")
-    options = ["--cpu=aarch64", "--crosstool_top=//examples/device:compilers"]
+    options = ["--cpu=aarch64", "--crosstool_top=//examples/device:compilers", "--nocheck_visibility"]
     device.build("//examples/device:run_aarch64", *options)
     check(program, *aarch64.EMULATOR, str(device.output("examples/device/run_aarch64")))
+
+
+@pytest.mark.parametrize("phone", ["android", "ios"])
+def test_the_library_is_analysed_for_phones(phone: str, device: Workspace, bazel7: Callable[..., Path]) -> None:
+    """Their compilers cannot be had here. The program, its kernels and the runtime are chosen as for a build."""
+    device.write("examples/phones/BUILD", PHONES)
+    options = (f"--platforms=//examples/phones:{phone}", f"--extra_toolchains=//examples/phones:{phone}_compiler")
+    bazel7(device.directory, "build", "//examples/phones:app", "--nobuild", "--nocheck_visibility", *options)
 
 
 def test_a_missing_kernel_fails_the_build(device: Workspace, disk_cache: Path) -> None:

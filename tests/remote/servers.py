@@ -189,11 +189,13 @@ class BuildBox(Server):
     Args:
         directory: The directory of the server.
         tmp: A directory that is `/tmp` for all actions; None if each has its own.
+        workers: How many actions it runs at the same time.
     """
 
-    def __init__(self, directory: Path, tmp: Path | None = None) -> None:
+    def __init__(self, directory: Path, tmp: Path | None = None, workers: int = 2) -> None:
         super().__init__(directory)
         self.tmp = tmp
+        self.workers = workers
 
     @staticmethod
     def missing() -> str | None:
@@ -218,8 +220,8 @@ class BuildBox(Server):
         mounts += [f"{self.tmp}:/tmp"] if self.tmp else []
         path = f"{programs}:/usr/bin:/bin"
         return [
-            "env", f"PATH={path}", str(programs / "buildbox-casd"), f"--bind=127.0.0.1:{self.port}", "--jobs=2",
-            "--log-level=warning", f"--buildbox-run={programs}/buildbox-run",
+            "env", f"PATH={path}", str(programs / "buildbox-casd"), f"--bind=127.0.0.1:{self.port}",
+            f"--jobs={self.workers}", "--log-level=warning", f"--buildbox-run={programs}/buildbox-run",
             *(f"--runner-arg=--bind-mount={mount}" for mount in mounts), str(self.store),
         ]  # fmt: skip
 

@@ -14,6 +14,7 @@ import pytest
 
 from tests.helpers.workspaces import Result, Workspace
 
+from . import protocol
 from .servers import BuildBox
 
 GOLDEN = Path(__file__).parents[1] / "golden/programs"
@@ -137,6 +138,19 @@ def test_a_server_that_is_killed_and_comes_back(
     executor.start()
     assert build.wait() == 0, log.read_text()
     assert first.output("killed/net.pte").stat().st_size > 0
+
+
+def test_actions_ask_only_for_what_every_server_has(executor: BuildBox, built: Result, first: Workspace) -> None:
+    assert built.code == 0  # the server has the packages
+    log = first.directory.parent / "calls"
+    target = write_program(first, "asked_for", size=5)
+    first.build(*executor.options, f"--experimental_remote_grpc_log={log}", target)
+    actions, checked = protocol.calls(log).actions, set[str]()
+    assert len(actions) == 7  # plan, export, two times lower, compare, report; and one copies the checked program
+    for action in actions:
+        assert protocol.problems(lambda digest: executor.blob(digest).read_bytes(), action, checked) == []
+    made = first.output("asked_for")
+    assert [path for path in made.rglob("*") if path.is_symlink()] == []
 
 
 def test_a_blob_that_the_server_has_dropped_is_made_again(executor: BuildBox, built: Result, first: Workspace) -> None:
