@@ -41,6 +41,7 @@ MANIFESTS = {
     "classifier": EXAMPLES / "shared_weights/classifier.yaml",
     "spotter_int8": EXAMPLES / "quantized/int8.yaml",
     "spotter_int4": EXAMPLES / "quantized/int4.yaml",
+    "shapes": EXAMPLES / "samples/shapes.yaml",
     "llama": EXAMPLES / "huggingface/llama.yaml",
     "bert": EXAMPLES / "huggingface/bert.yaml",
 }

@@ -21,6 +21,7 @@ PROGRAMS = {
     "mlp/mlp": [],
     "quantized/spotter_int4": ["weights"],
     "quantized/spotter_int8": ["weights"],
+    "samples/shapes": [],
     "shared_weights/classifier": ["backbone"],
     "shared_weights/embedder": ["backbone"],
     "tiny_lm/tiny_lm": ["weights"],

@@ -423,7 +423,7 @@ def fuzz_model_config(data: bytes) -> None:
     folder = _file("model/config.json", data).parent
     first = None
     with _only_our_errors():
-        first = first_manifest.of_huggingface(folder, folder.parent)
+        first = next(first_manifest.of_huggingface(folder, folder.parent))
     if first is not None:
         assert all(isinstance(key, str) for key, _ in trial.shortened(first.config))
         validate.load(_file("first.yaml", first.manifest.encode()))

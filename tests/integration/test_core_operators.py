@@ -502,3 +502,34 @@ def test_xnnpack_leaves_sigmoid_of_large_masks_to_other_kernels(build: Build) ->
     operators = json.loads((made.directory / "net.report.json").read_text())["methods"]["forward"]["operators"]
     assert operators["delegated"]["XnnpackBackend"]["aten::sigmoid"] == 1
     assert operators["fallback"]["aten::sigmoid"] == 2
+
+
+CONSTANTS = """
+import torch
+
+class Quantile(torch.nn.Module):
+    def forward(self, x):
+        share = torch.tensor(0.95, dtype=torch.float32)
+        return x - torch.distributions.normal.Normal(0, 1).icdf(share) * x.std()
+
+class Inverse(torch.nn.Module):
+    def forward(self, x):
+        return torch.erfinv(x)
+"""
+
+
+def test_an_operator_of_constants_only_becomes_a_number(build: Build) -> None:
+    text = (
+        'schema: executorch-model/v1\nname: net\nmodel: {factory: "model:Quantile"}\n'
+        "methods: {forward: {example_inputs: [{shape: [2, 8]}]}}\n"
+    )
+    made = build(text, model=CONSTANTS)
+    assert made.code == 0, made.err
+    scope: dict[str, Any] = {}
+    exec(CONSTANTS, scope)
+    x = torch.randn(2, 8, generator=torch.Generator().manual_seed(1))
+    found = Runtime.get().load_program(made.directory / "net.pte").load_method("forward").execute([x])
+    torch.testing.assert_close(found[0], scope["Quantile"]()(x))
+    refused = build(text.replace("Quantile", "Inverse"), model=CONSTANTS)
+    assert refused.code == 1
+    assert "aten.erfinv.default is not in Core ATen opset" in refused.err

@@ -303,16 +303,6 @@ def test_from_a_folder_to_a_program(tmp_path: Path, capfd: pytest.CaptureFixture
     assert report["methods"]["forward"]["delegates"].keys() == {"XnnpackBackend"}
 
 
-RWKV = {
-    "architectures": ["RwkvForCausalLM"],
-    "model_type": "rwkv",
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "attention_hidden_size": 32,
-    "vocab_size": 64,
-    "context_length": 64,
-    "eos_token_id": 1,
-}
 NEO = {
     "architectures": ["GPTNeoForCausalLM"],
     "model_type": "gpt_neo",
@@ -352,7 +342,6 @@ def tried(directory: Path, config: dict[str, Any], *arguments: str) -> int:
 @pytest.mark.parametrize(
     ("config", "code", "message"),
     [
-        (RWKV, 2, "`RwkvForCausalLM` reads no cache"),
         ({**NEO, "architectures": ["NoneForCausalLM"]}, 2, "transformers has no model `NoneForCausalLM`"),
         ({**NEO, "num_heads": 5}, 1, "making a `GPTNeoForCausalLM` of the configuration"),
     ],
@@ -366,6 +355,106 @@ def test_a_model_that_cannot_be_exported_has_no_manifest(
     assert "no manifest is written; `--no-check` writes it all the same" in said
     assert not [*tmp_path.glob("*.yaml"), *tmp_path.glob("BUILD")]
     assert tried(tmp_path, config, "--no-check") == 0
+
+
+TEXT = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+BERT = {**TEXT, "model_type": "bert", "max_position_embeddings": 64}
+VISION = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+BLENDERBOT = {
+    "d_model": 32,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "encoder_ffn_dim": 32,
+    "decoder_ffn_dim": 32,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+    "vocab_size": 64,
+    "max_position_embeddings": 64,
+    "decoder_start_token_id": 0,
+    "eos_token_id": 1,
+    "is_encoder_decoder": True,
+    "model_type": "blenderbot",
+}
+WAV2VEC2 = {
+    **{key: value for key, value in TEXT.items() if key != "vocab_size"},
+    "model_type": "wav2vec2",
+    "conv_dim": [16] * 7,
+    "num_conv_pos_embeddings": 8,
+    "feat_proj_dropout": 0.0,
+    "num_conv_pos_embedding_groups": 4,
+    "classifier_proj_size": 16,
+}
+CLIP = {
+    "model_type": "clip",
+    "text_config": {**TEXT, "max_position_embeddings": 16, "projection_dim": 16},
+    "vision_config": {**VISION, "image_size": 32, "patch_size": 8, "projection_dim": 16},
+    "projection_dim": 16,
+}
+ESM = {**BERT, "model_type": "esm", "position_embedding_type": "rotary", "pad_token_id": 1, "esmfold_config": None}
+FUNNEL = {
+    "model_type": "funnel",
+    "vocab_size": 64,
+    "d_model": 32,
+    "n_head": 2,
+    "d_head": 16,
+    "d_inner": 32,
+    "block_sizes": [1, 1],
+    "num_decoder_layers": 1,
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "config", "task", "inputs"),
+    [
+        ("BlenderbotForConditionalGeneration", BLENDERBOT, "seq2seq", []),
+        ("Wav2Vec2ForSequenceClassification", WAV2VEC2, "audio-classification", []),
+        ("CLIPModel", CLIP, None, ["input_ids", "pixel_values"]),
+        ("BertLMHeadModel", BERT, None, [[1, 16]]),
+        ("LayoutLMForTokenClassification", {**BERT, "model_type": "layoutlm"}, None, ["bbox", "input_ids"]),
+        ("BertForMultipleChoice", BERT, None, ["input_ids"]),
+        ("EsmForMaskedLM", ESM, "fill-mask", []),
+        ("FunnelForTokenClassification", FUNNEL, "token-classification", ["attention_mask", "input_ids"]),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_else_a_class_may_be_is_tried(
+    kind: str,
+    config: dict[str, Any],
+    task: str | None,
+    inputs: list[Any],
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    assert tried(tmp_path, {"architectures": [kind], **config}) == 0, capfd.readouterr().err
+    manifest = validate.load(tmp_path / "net.yaml").data
+    assert manifest["model"]["huggingface"].get("task") == task
+    assert "cache" in manifest["model"]["huggingface"] or task != "seq2seq"
+    methods = manifest.get("methods", {}).get("forward", {})
+    given: list[Any] = [
+        *methods.get("example_kwargs", {}),
+        *(each["shape"] for each in methods.get("example_inputs", [])),
+    ]
+    assert sorted(given) == inputs
+
+
+@pytest.mark.parametrize(
+    ("changed", "rank", "message"),
+    [({"use_dora": True}, 4, "`use_dora` asks for something else"), ({}, 3, "has to be [4, 32], and is [3, 32]")],
+)
+def test_an_adapter_that_does_not_fit_has_no_manifest(
+    changed: dict[str, Any], rank: int, message: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    adapter = tmp_path / "math"
+    adapter.mkdir()
+    settings = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": ["q_proj"], "bias": "none", **changed}
+    (adapter / "adapter_config.json").write_text(json.dumps(settings))
+    layer = "base_model.model.transformer.h.{}.attn.attention.q_proj.lora_{}.weight"
+    weights = {layer.format(index, "A"): torch.ones(rank, 32) for index in range(2)}
+    weights |= {layer.format(index, "B"): torch.ones(32, rank) for index in range(2)}
+    save_file(weights, adapter / "adapter_model.safetensors")
+    assert tried(tmp_path, NEO, "--adapter", str(adapter)) == 2
+    assert message in capfd.readouterr().err
+    assert not [*tmp_path.glob("*.yaml")]
 
 
 def test_a_model_that_executorch_has_no_attention_for_gets_another_cache(

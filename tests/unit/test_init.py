@@ -586,7 +586,7 @@ def test_what_is_not_known_is_refused(
     config: Any, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = folder(tmp_path / "net", config)
-    assert message in failure(capsys, "--huggingface", source, "-o", tmp_path / "out")
+    assert message in failure(capsys, "--huggingface", source, "-o", tmp_path / "out", "--no-check")
     assert not (tmp_path / "out").exists()
 
 

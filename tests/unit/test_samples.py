@@ -91,6 +91,46 @@ def test_wrong_samples_are_named(tmp_path: Path, rest: str, message: str) -> Non
     assert message in str(error.value)
 
 
+def test_only_metrics_read_labels(tmp_path: Path) -> None:
+    from etplugins.model_tests.parts import tests_of
+
+    text = f"{MODEL}methods: {{forward: {{samples: a}}}}\nsamples: {{a: {{files: '*.npy', labels: l.csv}}}}\n"
+    metric = "checks: {metric: {factory: 'm:f', samples: a, min: 1}}\n"
+    for rest, expected in (("", {"*.npy"}), (metric, {"*.npy", "l.csv"})):
+        (tmp_path / "net.yaml").write_text(text + rest, "utf-8")
+        tests = tests_of(validate.load(tmp_path / "net.yaml").data, ["forward"])
+        assert tests.data_names.keys() == expected
+
+
+def test_a_target_lists_the_files_of_a_pattern(tmp_path: Path) -> None:
+    from etbuild.plan.expectations import INPUTS, check_inputs
+    from etbuild.plan.plan import from_manifest
+
+    text = f"{MODEL}methods: {{forward: {{samples: a}}}}\nsamples: {{a: {{files: 'in/*.npy'}}}}\n"
+    (tmp_path / "net.yaml").write_text(text, "utf-8")
+    plan = from_manifest(validate.load(tmp_path / "net.yaml").data)
+    listed: dict[str, list[str]] = {attribute: [] for attribute in INPUTS}
+    for names_of_target in (["in/0.npy", "in/1.npy"], ["in/"]):
+        check_inputs(plan, {**listed, "data": names_of_target})
+    with pytest.raises(InputError, match=r"the target does not list `in/\*.npy`"):
+        check_inputs(plan, {**listed, "data": ["other/0.npy"]})
+
+
+def test_a_deleted_sample_touches_its_program(tmp_path: Path) -> None:
+    from etbuild.plan.plan import from_manifest
+    from etkit.authoring import affected
+    from etkit.authoring.changed_files import Changed
+
+    (tmp_path / "model.py").touch()
+    (tmp_path / "a.npy").touch()
+    text = f"{MODEL}methods: {{forward: {{samples: a}}}}\nsamples: {{a: {{files: '*.npy'}}}}\n"
+    (tmp_path / "net.yaml").write_text(text, "utf-8")
+    plan = from_manifest(validate.load(tmp_path / "net.yaml").data)
+    for changed in ("a.npy", "gone.npy", "gone.txt"):
+        found = affected.reasons(plan, tmp_path / "net.yaml", Inputs({}, {}, [tmp_path]), Changed(tmp_path, [changed]))
+        assert found == ([changed] if changed.endswith(".npy") else [])
+
+
 def test_labels_are_in_no_plan(tmp_path: Path) -> None:
     from etbuild.plan.plan import from_manifest
 

@@ -227,7 +227,7 @@ class TestPlan(Part):
         agreements: What is measured on samples.
         samples: Lists of samples, by name.
         sampled: The name of the list of each method that has one.
-        labels: The files with labels, each with its place.
+        labels: The files with labels, which only metrics read, each with its place.
     """
 
     __test__ = False  # pytest: this is no test
@@ -301,8 +301,9 @@ def tests_of(manifest: Manifest, methods: Iterable[str]) -> TestPlan:
     tests: Any = manifest.get("tests", {})
     checks, known = manifest.get("checks", {}), manifest.get("samples", {})
     sampled = {name: method["samples"] for name, method in manifest.get("methods", {}).items() if "samples" in method}
-    used = {*sampled.values(), *(metric["samples"] for metric in metrics(checks).values() if "samples" in metric)}
-    labels = {name: known[name].get("labels", FOLDER) for name in sorted(used)}
+    of_metrics = {metric["samples"] for metric in metrics(checks).values() if "samples" in metric}
+    used = {*sampled.values(), *of_metrics}
+    labels = {name: known[name].get("labels", FOLDER) for name in sorted(of_metrics)}
     return TestPlan(
         methods={name: _method(name, tests, checks) for name in sorted(methods)},
         seed=tests.get("seed", 0),

@@ -13,7 +13,7 @@ from etbuild.inputs.checkpoints import check_content
 from etbuild.inputs.given import Given
 from etbuild.plan.plan import Plan
 from etbuild.report.parts import Added, Reported
-from etplugins.tokenizer import conformance
+from etplugins.tokenizer import conformance, ends
 
 _MAX_BYTES = 1 << 30
 
@@ -46,6 +46,7 @@ def copy(program: Reported) -> Added:
     plan, inputs = program.plan, program.inputs
     check_files(plan, inputs)
     made, problems, notes = [], list[Problem](), list[Problem]()
+    contents: dict[str, bytes] = {}
     vocabulary = program.lowering["constant_methods"].get("get_vocab_size")
     for name, path in plan.tokenizer_names.items():
         try:
@@ -53,6 +54,7 @@ def copy(program: Reported) -> Added:
         except OSError as error:
             raise InputError.at(path, f"cannot read `{name}`: {error.strerror}") from None
         base = PurePosixPath(name).name
+        contents[base] = content
         made.append(write(program.directory, f"{plan.name}.tokenizer/{base}", "tokenizer", content))
         if made[-1].sha256 != program.digests[name]:
             raise BuildError.of(f"`{name}` changed during the build", "build again")
@@ -62,6 +64,8 @@ def copy(program: Reported) -> Added:
             notes += [*map(Problem, noted), *_notes_on_runner(str(made[-1].path))]
     if problems:
         raise CheckError(problems)
+    if plan.runner is not None:
+        notes += ends.notes(contents, program.lowering["constant_methods"])
     return Added(made, notes)
 
 

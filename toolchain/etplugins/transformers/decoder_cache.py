@@ -109,6 +109,10 @@ def _check(model: Any, config: Any, cache: DecoderCache) -> None:
     if not model.can_generate() or config.is_encoder_decoder:
         message = f"`{type(model).__name__}` is not a decoder with a cache"
         raise InputError.at(_CACHE, message, "leave out `cache`, or choose a class such as LlamaForCausalLM")
+    if getattr(config, "is_decoder", None) is False:  # only the configurations of models that can be both have the key
+        message = f"with `is_decoder: false`, each token of `{type(model).__name__}` attends to those after it"
+        hint = "leave out `cache`, or set `is_decoder: true` in `config` if the weights are those of a decoder"
+        raise InputError.at(_CACHE, message, hint)
     limits = {key: getattr(config, key, None) for key in ("max_position_embeddings", "max_seq_len")}
     for key, limit in limits.items():
         if isinstance(limit, int) and 0 < limit < cache.max_length:  # -1 means no limit, as in XLNet

@@ -107,11 +107,14 @@ class HuggingFace(Part, needs=()):
             speech, such as Whisper. `image-text-to-text`: images and text, such as LLaVA, with the methods
             `vision_encoder`, `token_embedding` and `text_decoder`. The others have one method `forward`, and no cache.
             `feature-extraction`: takes tokens and returns their features, or those of the text that `pooling` says.
-            `text-classification`, `token-classification` and `image-classification`: take tokens or an image, and
-            return the scores of labels before the softmax; the constant method `get_labels` has the names of the
-            labels, as a JSON array. `object-detection`: takes an image, and returns such scores of each box, and the
-            boxes. `automatic-speech-recognition`: takes a sound, and returns the scores of each frame for a CTC such as
-            that of wav2vec 2.0; for Whisper and Moonshine there is `speech-to-text`. For example `text-generation`.
+            `text-classification`, `token-classification`, `image-classification` and `audio-classification`: take
+            tokens, an image or a sound, and return the scores of labels before the softmax; the constant method
+            `get_labels` has the names of the labels, as a JSON array. `semantic-segmentation`: takes an image, and
+            returns such scores of each place. `object-detection`: takes an image, and returns such scores of each box,
+            and the boxes. `depth-estimation`: takes an image, and returns the depth of each place. `fill-mask`: takes
+            tokens, and returns the scores of all words for each of them. `automatic-speech-recognition`: takes a sound,
+            and returns the scores of each frame for a CTC such as that of wav2vec 2.0; for Whisper and Moonshine there
+            is `speech-to-text`. For example `text-generation`.
         model_class: The class of the model. Required without a `task`, which chooses an Auto class. An Auto class
             selects the model by the configuration's `model_type`. For example `LlamaForCausalLM`,
             `AutoModelForCausalLM`.
@@ -171,6 +174,10 @@ class HuggingFace(Part, needs=()):
                 "image-classification",
                 "object-detection",
                 "automatic-speech-recognition",
+                "audio-classification",
+                "fill-mask",
+                "semantic-segmentation",
+                "depth-estimation",
             ],
             Says(group="task"),
         ]

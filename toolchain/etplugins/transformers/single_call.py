@@ -8,6 +8,7 @@ layers, and are normalized.
 from __future__ import annotations
 
 import functools
+import inspect
 import json
 from collections.abc import Callable
 from typing import Any
@@ -24,6 +25,9 @@ _INPUT_NAMES = {"tokens": "tokens", "image": "an image", "sound": "a sound"}
 """The words of messages for the input of a task."""
 _FEATURE_SIZES = ("feature_projection_input_dim", "num_mel_bins")
 """The keys of configurations for the number of features in a frame of a sound."""
+
+_BESIDE_TOKENS = ("bbox", "image", "input_pronunciation_ids", "input_shape_ids", "visual_embeds", "xpath_tags_seq")
+"""Inputs beside the tokens of a text. Without them, transformers computes with zeros in their place, or fails."""
 
 Entries = dict[str, Callable[..., tuple[torch.Tensor, ...]]]
 
@@ -77,6 +81,10 @@ def _check(model: Any, settings: HuggingFace, task: tasks.Task) -> None:
     if (task.takes == "tokens") != (input_name == "input_ids"):
         message = f"`{name}` takes `{input_name}`, and `task: {settings.task}` gives it {_INPUT_NAMES[task.takes]}"
         raise InputError.at(path, message)
+    others = [each for each in _BESIDE_TOKENS if each in inspect.signature(type(model).forward).parameters]
+    if task.takes == "tokens" and others:
+        message = f"`{name}` also takes `{others[0]}`, and `task: {settings.task}` gives it tokens only"
+        raise InputError.at(path, message, "leave out `task`, and write all inputs of the class in `example_kwargs`")
     if task.outputs == ("last_hidden_state",) and model.config.is_encoder_decoder:
         message = f"`{name}` is an encoder and a decoder, and `task: {settings.task}` calls one of them"
         raise InputError.at(path, message, "name the class of the encoder, such as T5EncoderModel")

@@ -200,6 +200,12 @@ _OWN = {
     "automatic-speech-recognition": Task(
         "AutoModelForCTC", None, ONE_CALL, of_sound, takes="sound", outputs=("logits",)
     ),
+    "audio-classification": _of_labels("AutoModelForAudioClassification", of_sound, "sound"),
+    "fill-mask": Task("AutoModelForMaskedLM", None, ONE_CALL, of_text, takes="tokens", outputs=("logits",)),
+    "semantic-segmentation": _of_labels("AutoModelForSemanticSegmentation", of_image, "image"),
+    "depth-estimation": Task(
+        "AutoModelForDepthEstimation", None, ONE_CALL, of_image, takes="image", outputs=("predicted_depth",)
+    ),
     "object-detection": _of_labels("AutoModelForObjectDetection", of_image, "image", ("logits", "pred_boxes")),
 }
 

@@ -14,7 +14,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-from etplugins.upstream import missing_operators
+from etplugins.upstream import constant_results, missing_operators
 from etplugins.upstream.graph_changes import Add, Writer, change_graphs, write
 
 _aten = torch.ops.aten
@@ -146,6 +146,7 @@ def make_lowerable(program: ExportedProgram) -> None:
         program: The method. It is changed in place.
     """
     change_graphs(program, _remove_checks)
+    constant_results.compute(program)
     write(program, _writer)
     change_graphs(program, _decide_sizes)
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,12 @@ from etbuild.errors import InputError
 from etbuild.files import json_file
 from etbuild.files.weights_suffixes import GGUF_SUFFIX
 from etbuild.inputs.given import is_file
+from etkit.authoring.first_manifest import other_methods
 from etkit.authoring.first_manifest.files import CONFIG_BYTES, Files, read_json
 from etkit.authoring.first_manifest.first import PACKED, First, program_name
 from etkit.authoring.first_manifest.kinds import Methods, methods_of_kind, why_unknown
 from etplugins.packed import formats
+from etplugins.transformers.class_inputs import ClassInputs
 from etplugins.transformers.tasks import TASKS
 
 _INDEX_BYTES = json_file.MAX_BYTES
@@ -35,13 +37,20 @@ def folder_of(place: Path) -> Path:
     return place.parent if place.name.endswith(GGUF_SUFFIX) and is_file(place) else place
 
 
-def of_huggingface(place: Path, beside: Path, adapters: Sequence[Path] = ()) -> First:
-    """The part of the first manifest about a folder that `save_pretrained` wrote, or a snapshot of a hub.
+def of_huggingface(
+    place: Path,
+    beside: Path,
+    adapters: Sequence[Path] = (),
+    inputs_of: Callable[[str], ClassInputs | None] = lambda kind: None,
+) -> Iterator[First]:
+    """Yields first manifests of a folder that `save_pretrained` wrote, or of a snapshot of a hub: the best one first.
 
     Args:
         place: The folder, or a GGUF file in it.
         beside: The directory of the manifest. If the folder is not below it, names of files are relative to the folder.
         adapters: Folders of LoRA adapters of the model.
+        inputs_of: Returns the inputs of a class; None if they are not known. It is called only if the first manifest
+            was not enough.
 
     Raises:
         InputError: The folder has no configuration of a model, its kind of model is not known here, or the build could
@@ -51,10 +60,37 @@ def of_huggingface(place: Path, beside: Path, adapters: Sequence[Path] = ()) -> 
     _check_is_model(folder)
     config = read_json(folder / "config.json", CONFIG_BYTES, "the configuration of a model")
     kind, files = _class(config, folder), Files(folder, beside, (folder,))
-    methods = methods_of_kind(kind, config, files)
-    if methods is None:
+    known = False
+    for methods in _candidates(kind, config, files, inputs_of):
+        try:
+            first = _first(place, adapters, config, kind, files, methods)
+        except InputError:
+            if known:
+                continue  # such as methods that cannot have adapters
+            raise
+        known = True
+        yield first
+    if not known:
         hint = "write the manifest by hand: its inputs are those of the class's `forward`. See the page `Hugging Face`"
         raise InputError.of(f"{folder}: no first manifest is known for `{kind}`{why_unknown(config)}", hint)
+
+
+def _candidates(
+    kind: str, config: dict[str, Any], files: Files, inputs_of: Callable[[str], ClassInputs | None]
+) -> Iterator[Methods]:
+    """The methods of a kind of models, then others that its class may have."""
+    first = methods_of_kind(kind, config, files)
+    if first is not None:
+        yield first
+    inputs = inputs_of(kind)
+    if inputs is not None:
+        yield from (each for each in other_methods.of(kind, config, files, inputs) if each != first)
+
+
+def _first(
+    place: Path, adapters: Sequence[Path], config: dict[str, Any], kind: str, files: Files, methods: Methods
+) -> First:
+    folder, beside = files.folder, files.beside
     checkpoint = [place.name] if place != folder else _checkpoint(files)
     packed = bool(checkpoint) and _is_packed(config, folder)
     quantized = [name for name in checkpoint if packed or name.endswith(GGUF_SUFFIX)]  # files that the export reads

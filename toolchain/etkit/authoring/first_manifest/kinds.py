@@ -91,7 +91,7 @@ _TEXT_TASKS = {
 }
 
 
-def _text(name: str, config: dict[str, Any], files: Files) -> Methods:
+def of_text_task(name: str, config: dict[str, Any], files: Files) -> Methods:
     """A model that writes text. It has a runner only if the files say which tokens end a text."""
     task, settings = _TEXT_TASKS[name], "generation_config.json"
     known = positive(*map(config.get, task.keys))
@@ -138,7 +138,7 @@ def _tokenizer(files: Files, runner: str | None) -> tuple[list[str], list[str]]:
     return [files.named(file) for file in (read, *SETTINGS) if file and files.has(file)], []
 
 
-def _longest_text(config: dict[str, Any]) -> int:
+def longest_text(config: dict[str, Any]) -> int:
     """The largest number of tokens that an encoder takes."""
     length = positive(config.get("max_position_embeddings")) or _LONGEST_TEXT
     return length - family(config.get("model_type")).reserved_positions
@@ -146,7 +146,7 @@ def _longest_text(config: dict[str, Any]) -> int:
 
 def _embedder(kind: str, found: sentence_transformers.Embedder, config: dict[str, Any], files: Files) -> Methods:
     """A model of sentence-transformers. Its checkpoint has no head, even if the class in the configuration has one."""
-    length = min(_LONGEST_TEXT, _longest_text(config), found.longest or _LONGEST_TEXT)
+    length = min(_LONGEST_TEXT, longest_text(config), found.longest or _LONGEST_TEXT)
     lines = [
         "  task: feature-extraction",
         f"  pooling: {found.pooling}",
@@ -202,13 +202,13 @@ def _of_sound(name: str, config: dict[str, Any], files: Files) -> Methods | None
     return Methods(lines, model, hint=CALIBRATE, tokenizer=[*tokenizer, *words])
 
 
-def _single_call(name: str, config: dict[str, Any], files: Files) -> Methods | None:
+def single_call(name: str, config: dict[str, Any], files: Files) -> Methods | None:
     """A model of a task that takes all of its input in one call. None if the length of a sound is not known."""
     model, lines = [f"  task: {name}"], []
     if TASKS[name].takes == "sound":
         return _of_sound(name, config, files)
     if TASKS[name].takes == "tokens":
-        length = min(_LONGEST_TEXT, _longest_text(config))
+        length = min(_LONGEST_TEXT, longest_text(config))
         model.append(f"  max_source_length: {length}   # tokens of a text")
         tokenizer, _ = _tokenizer(files, None)
         return Methods([], model, tokenizer=tokenizer)
@@ -224,7 +224,10 @@ def _single_call(name: str, config: dict[str, Any], files: Files) -> Methods | N
 
 def _task_of(kind: str, config: dict[str, Any]) -> str | None:
     """The task with one call for a class of models: `BertForTokenClassification` is one of
-    `AutoModelForTokenClassification`. None if a decoder of text follows an encoder: it needs other tokens."""
+    `AutoModelForTokenClassification`, and `Wav2Vec2ForSequenceClassification` one of
+    `AutoModelForAudioClassification`. None if a decoder of text follows an encoder: it needs other tokens."""
+    if kind.endswith("ForSequenceClassification") and sound_length.of(config, {}) is not None:
+        return "audio-classification"
     for name, task in TASKS.items():
         head = task.model_class.removeprefix("AutoModel")
         if task.outputs and head and kind.endswith(head):
@@ -233,7 +236,7 @@ def _task_of(kind: str, config: dict[str, Any]) -> str | None:
 
 
 def _encoder(config: dict[str, Any]) -> Methods:
-    length = _longest_text(config)
+    length = longest_text(config)
     known = positive(config.get("max_position_embeddings"))
     guess = "" if known else "   # a guess: config.json has no `max_position_embeddings`"
     return Methods(
@@ -284,16 +287,16 @@ def methods_of_kind(kind: str, config: dict[str, Any], files: Files) -> Methods 
         return _embedder(kind, found, config, files)
     task = _task_of(kind, config)
     if task is not None:
-        return _single_call(task, config, files)
+        return single_call(task, config, files)
     if "text_config" not in config and kind.endswith(("ForCausalLM", "LMHeadModel")):
-        return _text("text-generation", config, files)
+        return of_text_task("text-generation", config, files)
     if _sees_images(config):
-        return _text("image-text-to-text", {**config, **config.get("text_config", {})}, files)
+        return of_text_task("image-text-to-text", {**config, **config.get("text_config", {})}, files)
     writes = family(config.get("model_type")).writes
     if writes is not None and kind.endswith(_WRITERS):
-        return _text(writes, config, files)
+        return of_text_task(writes, config, files)
     if config.get("is_encoder_decoder") is True or any(
-        key.endswith("_config") and key != "quantization_config" for key in config
+        key.endswith("_config") and key != "quantization_config" and config[key] is not None for key in config
     ):
         return None
     if "conv_dim" in config and "feat_proj_dropout" in config:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from etbuild.inputs.sources import UsedSources
     from etbuild.inputs.step_context import Stage
     from etbuild.plan.plan import Plan
+    from etplugins.transformers.class_inputs import ClassInputs
 
 _NEEDED = ("torch", "executorch", "transformers")
 _LEAST = 2  # the smallest number of layers
@@ -34,6 +35,9 @@ _LAYERS = re.compile(r"n_layers?|num_((hidden|encoder|decoder)_)?layers|(en|de)c
 _SPACING = re.compile(r"\w*_(period|offset|interval|pattern|freq)|first_k_dense_replace|decoder_sparse_step")
 _CUSTOM, _STATIC = "    kind: custom", "    kind: static"
 _RANGE = "  dynamic_shapes: "  # the second line of `methods` that say only the range of a task's input
+_LONGEST = re.compile(r"  max_source_length: (\d+)   # tokens")
+_ONE_LENGTH = 128  # tokens of a text, if it has one length
+_OF_EVERY_MANIFEST = (("model", "huggingface", "config"), ("model", "huggingface", "class"))
 _SHOWN = 80  # characters of an error in a comment
 
 
@@ -42,18 +46,52 @@ def missing() -> str | None:
     return next((name for name in _NEEDED if find_spec(name) is None), None)
 
 
-def of_folder(first: First, beside: Path, stage: Stage) -> First:
-    """Exports the model of a first manifest. Returns a manifest that can be exported: the same, or one that asks for
-    less.
+def class_inputs(kind: str) -> ClassInputs | None:
+    """The inputs of a class of transformers; None if it has no such class."""
+    from etbuild.guard import children
+
+    return children.run_one(partial(_class_inputs, kind))
+
+
+def _class_inputs(kind: str) -> ClassInputs | None:
+    from etbuild.surroundings.library_output import library_messages_off
+    from etplugins.transformers import class_inputs as known
+
+    with library_messages_off():
+        return known.of_class(kind)
+
+
+def of_folder(candidates: Iterator[First], beside: Path, stage: Stage) -> tuple[First | None, list[EtbuildError]]:
+    """Exports the model of first manifests. Returns the first that can be exported, or what it becomes if it asks for
+    less; and the errors of those before it, or that of weights that do not fit. Errors are those of a build.
 
     Args:
-        first: What the manifest says.
+        candidates: What the manifests say, the best one first.
         beside: The directory of the manifest.
         stage: Is called for each stage, to show progress.
 
     Raises:
-        EtbuildError: The export failed. The error is that of a build.
+        EtbuildError: No manifest is known.
     """
+    failures: list[EtbuildError] = []
+    for first in candidates:
+        try:
+            found = _exported(first, beside, stage)
+        except EtbuildError as error:
+            failures.append(error)
+            if (error.problems[0].path or ())[:3] in _OF_EVERY_MANIFEST:
+                break
+        else:
+            try:
+                _check_weights(found, beside, stage)
+            except EtbuildError as error:
+                return None, [error]  # no other manifest would help
+            return found, failures
+    return None, failures
+
+
+def _exported(first: First, beside: Path, stage: Stage) -> First:
+    """The manifest that can be exported: the same, or one that asks for less. Raises the error of the last try."""
     while True:
         try:
             _export(first, beside, stage)
@@ -63,13 +101,12 @@ def of_folder(first: First, beside: Path, stage: Stage) -> First:
                 raise
             first = other
         else:
-            _check_weights(first, beside, stage)
             return first
 
 
 def _adapted(first: First, problem: Problem) -> First | None:
     """A manifest that asks for less than one that cannot be exported: without a runner, without ExecuTorch's attention,
-    or with sounds of one length. None if none of these is the problem."""
+    or with inputs of one length. None if none of these is the problem."""
     why = printable(" ".join(problem.message.split()))[:_SHOWN]
     if "".join(first.methods[1:2]).startswith(_RANGE):
         remark = f"Each sound has the length `max_source_length`; a range fails: {why}."
@@ -77,10 +114,31 @@ def _adapted(first: First, problem: Problem) -> First | None:
     if first.runner is not None and (problem.path or ())[:1] == ("runner",):
         remark = f"ExecuTorch's runner cannot run the program: {why}."
         return replace(first, runner=None, remarks=[*first.remarks, remark])
-    if _CUSTOM not in first.model:
+    if _CUSTOM in first.model:
+        lines = [f"{_STATIC}   # `custom` fails: {why}" if line == _CUSTOM else line for line in first.model]
+        return replace(first, model=lines)
+    if "dynamic_shapes" in (problem.path or ()):
+        return _of_one_length(first, why)
+    return None
+
+
+def _of_one_length(first: First, why: str) -> First | None:
+    """A manifest whose texts have one length, since a range fails. None if it has no range of texts."""
+    limits = [found for line in first.model if (found := _LONGEST.match(line))]
+    names = "forward" if len(first.methods) < 2 else ""
+    if limits and names and not any(line.startswith("  pooling:") for line in first.model):
+        length = min(int(limits[0][1]), _ONE_LENGTH)
+        tokens, ones = (f"{{shape: [1, {length}], dtype: int64{more}}}" for more in ("", ", fill: ones"))
+        lines = ["forward:", "  example_kwargs:", f"    input_ids: {tokens}", f"    attention_mask: {ones}"]
+        remark = (
+            f"Each text has {length} tokens; `attention_mask` is 0 for those that fill it up. A range fails: {why}."
+        )
+        return replace(first, methods=lines, remarks=[*first.remarks, remark])
+    lines = [line for line in first.methods if not line.startswith(_RANGE)]
+    if len(lines) in (1, len(first.methods)):
         return None
-    lines = [f"{_STATIC}   # `custom` fails: {why}" if line == _CUSTOM else line for line in first.model]
-    return replace(first, model=lines)
+    remark = f"Each call has the size of `example_inputs`; a range fails: {why}."
+    return replace(first, methods=lines, remarks=[*first.remarks, remark])
 
 
 def _export(first: First, beside: Path, stage: Stage) -> None:
@@ -145,16 +203,19 @@ def _check_kernels(plan: Plan, exported: Path, inputs: Given, stage: Stage) -> N
 
 
 def _check_weights(first: First, beside: Path, stage: Stage) -> None:
-    """Checks that the files with weights have the tensors of the model. Only their headers are read."""
+    """Checks that the files with weights have the tensors of the model and of its adapters. Only their headers are
+    read."""
     from etbuild.guard import children
     from etbuild.key.import_graph import used_sources
 
-    if first.checkpoint is None or (first.checkpoint.endswith(GGUF_SUFFIX) and find_spec("gguf") is None):
+    of_gguf = first.checkpoint is not None and first.checkpoint.endswith(GGUF_SUFFIX)
+    checkpoints = [] if of_gguf and find_spec("gguf") is None else first.checkpoints
+    if not checkpoints and not first.adapters:
         return
-    plan, inputs = _plan(first, {}), Inputs(roots=[beside, *first.roots])
+    plan, inputs = _plan(first, {}, adapters=True), Inputs(roots=[beside, *first.roots])
     used = used_sources(inputs, plan.export_plan)
     with stage("compare the weights"):
-        children.run_one(partial(_match, plan, first.checkpoints, inputs, used))
+        children.run_one(partial(_match, plan, checkpoints, inputs, used))
 
 
 def _match(plan: Plan, checkpoints: list[str | dict[str, Any]], inputs: Inputs, used: UsedSources) -> None:
@@ -167,21 +228,27 @@ def _match(plan: Plan, checkpoints: list[str | dict[str, Any]], inputs: Inputs, 
         from etbuild.model import module
         from etbuild.model.checkpoint import CheckpointTensors
         from etbuild.model.packing import packed_checkpoints
-        from etbuild.model.weights_files import describe_state
+        from etbuild.model.weights_files import describe, describe_state
         from etbuild.plan.parts import WeightsFile
+        from etbuild.steps.method_change import adapters
 
         root = module.create(plan.model, StepContext(inputs), True)
-        facts, cast = describe_state(root), plan.model.dtype is not None
-        weights = tuple(map(WeightsFile.from_json, checkpoints))
-        CheckpointTensors(weights, inputs, facts, cast, root, packed_checkpoints().packing_of(root))
+        if checkpoints:
+            facts, cast = describe_state(root), plan.model.dtype is not None
+            weights = tuple(map(WeightsFile.from_json, checkpoints))
+            CheckpointTensors(weights, inputs, facts, cast, root, packed_checkpoints().packing_of(root))
+        if plan.export_plan.adapters:
+            adapters().attach(root, plan.export_plan, inputs)
+            adapters().check_weights(plan.lower_plan.adapters, describe(root, False), inputs)
 
 
-def _plan(first: First, changed: Mapping[str, Any]) -> Plan:
+def _plan(first: First, changed: Mapping[str, Any], adapters: bool = False) -> Plan:
     """The plan of the manifest without its weights and without what reads them: their content is not needed.
 
     Args:
         first: What the manifest says.
         changed: The keys of the configuration that get other values.
+        adapters: Whether the plan has the adapters. Those of a whole model do not fit one with fewer layers.
     """
     from etbuild.manifest import validate
     from etbuild.plan.plan import from_manifest
@@ -190,7 +257,7 @@ def _plan(first: First, changed: Mapping[str, Any]) -> Plan:
         path = Path(directory) / f"{first.name}.yaml"
         path.write_text(first.manifest, "utf-8")
         manifest: Any = validate.load(path, path.name).data
-    model = {key: value for key, value in manifest["model"].items() if key != "adapters"}
+    model = {key: value for key, value in manifest["model"].items() if adapters or key != "adapters"}
     of_class = model["huggingface"]
     if changed:
         config = of_class["config"]
@@ -199,7 +266,7 @@ def _plan(first: First, changed: Mapping[str, Any]) -> Plan:
     defaults = {key: value for key, value in manifest["defaults"].items() if key != "quantize"}
     model |= {"huggingface": of_class, "weights": "model.safetensors"}  # only a name: the file is not read
     manifest |= {"model": model, "defaults": defaults}
-    if "methods" in manifest:
+    if "methods" in manifest and not adapters:
         manifest["methods"] = {name: each for name, each in manifest["methods"].items() if "adapter" not in each}
     return from_manifest(manifest)
 

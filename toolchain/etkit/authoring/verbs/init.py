@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etbuild.cli.options import add_flag, add_parser, add_path, add_repeatable, add_value
-from etbuild.errors import EtbuildError, InputError, printable
+from etbuild.errors import InputError, printable
 
 if TYPE_CHECKING:
     from etkit.authoring.first_manifest import First
@@ -97,30 +97,45 @@ def _of_huggingface(options: argparse.Namespace) -> First:
     if str(place).startswith(hub.PREFIX):
         snapshot = hub.download(str(place))
         place = hub.link(snapshot, options.directory)
-    first = first_manifest.of_huggingface(place, options.directory, options.adapter)
-    first = replace(first, snapshot=snapshot)
-    return first if options.no_check else _tried(first, options)
+    if options.no_check:
+        return replace(
+            next(first_manifest.of_huggingface(place, options.directory, options.adapter)), snapshot=snapshot
+        )
+    return replace(_tried(Path(place), options, snapshot is None), snapshot=snapshot)
 
 
-def _tried(first: First, options: argparse.Namespace) -> First:
-    """Tries the export of a first manifest. Returns the manifest, which may ask for less."""
+def _tried(place: Path, options: argparse.Namespace, restarts: bool) -> First:
+    """Tries the exports of first manifests. Returns the first that can be exported, which may ask for less.
+
+    Args:
+        place: The folder, or a GGUF file in it.
+        options: The options of the verb.
+        restarts: Whether the trial needs fixed surroundings. They lack the environment variables of the hub's client.
+    """
     from etbuild.cli.terminal import Progress
+    from etkit.authoring import first_manifest
     from etkit.authoring.first_manifest import trial
     from etplugins.runtime.native_log import native_log_off
 
     if package := trial.missing():
+        first = next(first_manifest.of_huggingface(place, options.directory, options.adapter))
         print(f"note: the export was not checked, because {package} is not installed", file=sys.stderr)
         return first
-    if first.snapshot is None:  # fixed surroundings lack the environment variables of the hub's client
+    candidates = first_manifest.of_huggingface(place, options.directory, options.adapter, trial.class_inputs)
+    if restarts:
         options.restart()
-    try:
-        with os.fdopen(os.dup(2), "w") as terminal, native_log_off():
-            progress = Progress(terminal)  # otherwise the stages would be shown only when all have ended
-            return trial.of_folder(first, options.directory, lambda text: progress.stage(f"check the export: {text}"))
-    except EtbuildError:
-        said = "a build of this model fails, so no manifest is written; `--no-check` writes it all the same"
-        print(f"note: {said}", file=sys.stderr)
-        raise
+    with os.fdopen(os.dup(2), "w") as terminal, native_log_off():
+        progress = Progress(terminal)  # otherwise the stages would be shown only when all have ended
+        found, failures = trial.of_folder(
+            candidates, options.directory, lambda text: progress.stage(f"check the export: {text}")
+        )
+    if found is not None:
+        return found
+    said = "a build of this model fails, so no manifest is written; `--no-check` writes it all the same"
+    print(f"note: {said}", file=sys.stderr)
+    for error in failures[1:]:
+        print(f"note: also tried: {printable(error.problems[0].message)}", file=sys.stderr)
+    raise failures[0]
 
 
 def _write(path: Path, text: str) -> None:

@@ -156,13 +156,14 @@ class Tester:
             yield Case(f"cases/{name}", [self._declared(call) for call in calls], paths=paths)
 
     def _samples(self, method: str) -> list[Sample]:
-        """The samples of a method."""
-        return self._read(self._tests.sampled[method], ("methods", method, "samples"))
+        """The samples of a method, without their labels."""
+        name = self._tests.sampled[method]
+        return self._read(self._tests.samples[name].replace(labels=None), ("methods", method, "samples"))
 
-    def _read(self, name: str, path: DocumentPath) -> list[Sample]:
-        """A list of samples."""
+    def _read(self, samples: Any, path: DocumentPath) -> list[Sample]:
+        """Reads a list of samples."""
         read: Callable[..., list[Sample]] = plugins.load("samples", "files").read
-        return read(self._tests.samples[name], path, self._context)
+        return read(samples, path, self._context)
 
     def _declared(self, call: planned.Call) -> MethodCall:
         """Makes a call of the manifest. Raises InputError if its inputs do not fit the method."""
@@ -395,7 +396,7 @@ class Tester:
         if metric.data is not None:
             data = self._context.inputs.find_data(metric.data, (*metric.path, "data"))
         if metric.samples is not None:
-            data = self._read(metric.samples, (*metric.path, "samples"))
+            data = self._read(self._tests.samples[metric.samples], (*metric.path, "samples"))
         compute = load_callable(metric.factory, path)
         with tempfile.TemporaryDirectory() as scratch:
             called = Caller(Session(self._files, Path(scratch)).call if run is None else _eager(self._reference, run))

@@ -86,7 +86,7 @@ def _bundle(options: argparse.Namespace, loaded: Manifest, plan: Plan) -> Bundle
 
 
 def _possible(tests: TestPlan, options: argparse.Namespace) -> TestPlan:
-    """The tests without metrics. For build rules, cases that need undeclared files are left out, too."""
+    """The tests without metrics and agreements. For build rules, cases that need undeclared files are left out, too."""
     from etbuild.plan.parts import FileExample, callables_of
 
     cases = dict(tests.cases)
@@ -103,7 +103,7 @@ def _possible(tests: TestPlan, options: argparse.Namespace) -> TestPlan:
                     file=sys.stderr,
                 )
                 del cases[name]
-    return tests.replace(cases=cases, metrics=())
+    return tests.replace(cases=cases, metrics=(), agreements=(), labels={})
 
 
 def _tell(output: Path, found: Bundle) -> None:

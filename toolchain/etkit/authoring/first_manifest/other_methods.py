@@ -1,0 +1,101 @@
+"""Further methods for a class of Hugging Face, which `etbuild init` tries if those of its kind cannot be built.
+
+They follow from the inputs of the class: its tasks first, then its own `forward`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from etkit.authoring.first_manifest import image_size
+from etkit.authoring.first_manifest.files import Files, positive
+from etkit.authoring.first_manifest.first import CALIBRATE, QUANTIZE
+from etkit.authoring.first_manifest.kinds import Methods, longest_text, of_text_task, single_call
+from etplugins.transformers.class_inputs import ClassInputs
+from etplugins.transformers.tasks import TASKS
+
+_TAKES = {"input_ids": "tokens", "pixel_values": "image", "input_values": "sound", "input_features": "sound"}
+_NESTED = ("text_config", "vision_config")
+_TEXT, _CHOICES, _CHANNELS = 16, 2, 3
+_UNKNOWN = ("entity_ids", "grid_thw", "patches", "pronunciation", "shape_ids", "visual_", "xpath_")
+"""Parts of the names of inputs without which a model would compute with zeros, and whose shape is not known here."""
+_FROM_CLASS = "an input of the class: a guess"
+
+
+def of(kind: str, config: dict[str, Any], files: Files, inputs: ClassInputs) -> Iterator[Methods]:
+    """Yields methods for a class, the most useful first.
+
+    Args:
+        kind: The name of the class.
+        config: The content of `config.json`.
+        files: The files of the folder.
+        inputs: The inputs of the class.
+    """
+    takes = _TAKES.get(inputs.main)
+    if inputs.generates and "decoder_input_ids" in inputs.names and takes in ("tokens", "sound"):
+        yield of_text_task("seq2seq" if takes == "tokens" else "speech-to-text", config, files)
+    elif inputs.generates and takes == "tokens" and not _others(inputs):
+        yield of_text_task("text-generation", config, files)
+    else:
+        for name, task in TASKS.items():
+            head = task.model_class.removeprefix("AutoModel")
+            if task.outputs and head and kind.endswith(head) and task.takes == takes:
+                methods = single_call(name, config, files)
+                if methods is not None:
+                    yield methods
+    yield from _own_forward(kind, config, inputs)
+
+
+def _own_forward(kind: str, config: dict[str, Any], inputs: ClassInputs) -> Iterator[Methods]:
+    """The class's own `forward`, without a task and without a cache. Nothing for a class with inputs of an unknown
+    shape, and for one that writes text about an image or a sound: it reads them in a loop of its own."""
+    known = _shapes(kind, config)
+    names = [inputs.main, *_others(inputs), *(each for each in ("decoder_input_ids",) if each in inputs.names)]
+    missing = [each for each in inputs.names if any(part in each for part in _UNKNOWN)]
+    if any(each not in known for each in names) or missing or (inputs.generates and len(names) > 1):
+        return
+    if names == ["input_ids"] and not kind.endswith("ForMultipleChoice"):
+        length = longest_text(config)
+        lines = [
+            f"  example_inputs: [{{shape: [1, {min(_TEXT, length)}], dtype: int64}}]   # input_ids",
+            f"  dynamic_shapes: [[null, {{dim: seq, min: 2, max: {length}}}]]",
+        ]
+    else:
+        entries = [f"    {name}: {{{known[name]}}}   # {_FROM_CLASS}" for name in names]
+        lines = ["  example_kwargs:", *entries]
+    hint = QUANTIZE if inputs.main == "input_ids" else CALIBRATE
+    yield Methods(["forward:", *lines], hint=hint)
+
+
+def _others(inputs: ClassInputs) -> list[str]:
+    """The inputs of a class beside its main one that hold an image, a sound, or places of words on a page."""
+    wanted = ("input_ids", "bbox", "image", "pixel_values", "input_values", "input_features")
+    return [each for each in wanted if each in inputs.names and each != inputs.main]
+
+
+def _shapes(kind: str, config: dict[str, Any]) -> dict[str, str]:
+    """The shape and dtype of each input that is known, as the items of a mapping in YAML."""
+    text, vision = ({**config, **(each if isinstance(each := config.get(key), dict) else {})} for key in _NESTED)
+    tokens = min(_TEXT, longest_text(text))
+    height, width = image_size.of_config(config) or image_size.of_processor({})
+    channels = positive(vision.get("num_channels")) or _CHANNELS
+    frames = positive(config.get("num_frames"))
+    image = [1, *([frames] if frames else []), channels, height, width]
+    choices = [_CHOICES] if kind.endswith("ForMultipleChoice") else []
+    found = {
+        "input_ids": f"shape: {json.dumps([1, *choices, tokens])}, dtype: int64",
+        "decoder_input_ids": f"shape: {json.dumps([1, tokens])}, dtype: int64",
+        "bbox": f"shape: {json.dumps([1, tokens, 4])}, dtype: int64",
+        "pixel_values": f"shape: {json.dumps(image)}",
+        "image": f"shape: {json.dumps(image)}",
+        "input_values": "shape: [1, 16000]",
+    }
+    bins, length = positive(config.get("num_mel_bins")), positive(config.get("max_length"))
+    if bins and length:  # a spectrogram, such as that of AST
+        found["input_values"] = f"shape: {json.dumps([1, length, bins])}"
+    past, count = positive(config.get("context_length")), positive(config.get("num_input_channels"))
+    if past and count:
+        found["past_values"] = f"shape: {json.dumps([1, past, count])}"
+    return found

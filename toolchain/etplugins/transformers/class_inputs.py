@@ -1,0 +1,47 @@
+"""What the `forward` of a class of transformers takes, for a first manifest."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class ClassInputs:
+    """The inputs of a class.
+
+    Attributes:
+        main: The name of its main input, as transformers says.
+        names: The names of all parameters of its `forward`.
+        generates: Whether the class writes text or other tokens.
+    """
+
+    main: str
+    names: tuple[str, ...]
+    generates: bool
+
+
+def of_class(name: str) -> ClassInputs | None:
+    """The inputs of a class; None if transformers has no such class of models. Imports transformers.
+
+    Args:
+        name: The name of the class.
+    """
+    os.environ["HF_HUB_OFFLINE"] = "1"  # transformers reads it when it is imported
+    transformers = importlib.import_module("transformers")
+    try:
+        found = getattr(transformers, name, None)
+    except (ImportError, RuntimeError):  # from a package that transformers imports
+        return None
+    if not inspect.isclass(found) or not issubclass(found, transformers.PreTrainedModel):
+        return None
+    model: Any = found
+    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    parameters = [each for each in inspect.signature(model.forward).parameters.values() if each.kind not in kinds]
+    main = model.main_input_name
+    return ClassInputs(
+        main if isinstance(main, str) else "", tuple(each.name for each in parameters[1:]), model.can_generate()
+    )
