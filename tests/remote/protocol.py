@@ -129,6 +129,12 @@ def inputs(store: Store, action: str) -> list[tuple[str, str, int]]:
     return list(files(store, message("Action", store(action))["input_root"][0]["hash"][0]))
 
 
+def arguments(store: Store, action: str) -> list[str]:
+    """The command line of an action."""
+    words: list[str] = message("Command", store(message("Action", store(action))["command"][0]["hash"][0]))["arguments"]
+    return words
+
+
 def problems(store: Store, action: str, checked: set[str] | None = None) -> list[str]:
     """Says what of an action a strict server would refuse, or what not every executor has.
 
