@@ -422,6 +422,12 @@ def _(run: Run) -> bool:
     return fails("execute() failed", lambda: run(Net(lambda self, x: nn.functional.pad(x, (-1, 0))), X))
 
 
+@probe("functions-of-constants")
+def _(run: Run) -> bool:
+    net = Net(lambda self, x: x + torch.tensor(0.5).erfinv())
+    return fails("erfinv", lambda: run(net, X))
+
+
 @probe("missing-decompositions")
 def _(run: Run) -> bool:
     bag = {"words": torch.ones(4, 2), "tokens": torch.tensor([[0, 1], [2, 3]])}

@@ -143,6 +143,15 @@ LIMITS = (
         NOT_REPORTED,
     ),
     UpstreamLimit(
+        "functions-of-constants",
+        "PyTorch computes no function of a constant in an export, and does not decompose some, such as `erfinv`, which "
+        "ExecuTorch does not accept.",
+        WORKAROUND,
+        "etplugins/upstream/constant_results.py",
+        "torch: torch/_decomp",
+        NOT_REPORTED,
+    ),
+    UpstreamLimit(
         "volumes",
         "The runtime cannot compute three-dimensional convolutions. One whose kernel is as large as its input, as for "
         "the patches of Qwen2.5-VL, becomes a linear layer.",

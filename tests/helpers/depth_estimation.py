@@ -7,7 +7,7 @@ import pytest
 from etbuild import plugins
 from etplugins.transformers.tasks import ONE_CALL, Task, of_image
 
-NAME, CLASS = "depth-estimation", "AutoModelForDepthEstimation"
+NAME, CLASS = "relative-depth", "AutoModelForDepthEstimation"
 TASK = Task(CLASS, None, ONE_CALL, of_image, takes="image", outputs=("predicted_depth",))
 PLUGIN = plugins.Plugin(
     "etplugins.depth", "Depth of images.", {"task": {NAME: f"{__name__}:TASK"}}, ("etplugins.transformers",)

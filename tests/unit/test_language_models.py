@@ -146,8 +146,8 @@ def test_a_plugin_may_provide_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert settings.model_class == depth_estimation.CLASS
     assert as_json(plan.methods["forward"])["example_inputs"] == [{"of_model": "image"}]
     assert plan.plugins_of("export") > {"etplugins.depth", "etplugins.transformers"}
-    with pytest.raises(InputError, match=r"did you mean `depth-estimation`\?"):
-        planned(tmp_path, {"task": "depth-estimaton"})
+    with pytest.raises(InputError, match=r"did you mean `relative-depth`\?"):
+        planned(tmp_path, {"task": "relative-dept"})
 
 
 def test_the_plans_of_a_language_model_can_be_read_again(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 Such a result follows from the model's code and configuration, as the quantile of a share of zeros: it becomes a number.
 
-Limit: `missing-decompositions`.
+Limit: `functions-of-constants`.
 """
 
 from __future__ import annotations
