@@ -116,7 +116,7 @@ def test_llama_has_one_set_of_weights(cli_built: Callable[[str], Path]) -> None:
     stored = sum(tensor.nbytes for tensor in (*module.parameters(), module.model.rotary_emb.inv_freq))
     assert sum(report["bytes"]["external"]["weights"].values()) == stored
     assert sum(report["bytes"]["constants"]) < 1000
-    assert report["bytes"]["named_data"] == {}
+    assert sum(report["bytes"]["named_data"].values()) < 1000  # one row for the means of norms
 
 
 def test_bert_gives_the_outputs_of_transformers(cli_built: Callable[[str], Path], tmp_path: Path) -> None:
