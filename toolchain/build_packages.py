@@ -152,7 +152,7 @@ def provide(options: argparse.Namespace, pins: list[str], out: Path) -> None:
         finish(place, python)
 
     root = cache_root(out)
-    with (root / "lock").open("w") as lock:
+    with (root / "lock").open("a+") as lock:
         fcntl.flock(lock, fcntl.LOCK_SH)
         place = made_once(root / "packages" / key, fill)
         os.utime(place)
@@ -181,7 +181,7 @@ def remove_unused(root: Path) -> None:
     gone: set[str] = set()
     for used in root.glob("packages/*.used"):
         place = used.with_suffix("")
-        linked = any(each.resolve() == place / "venv" for each in used.iterdir())
+        linked = any(each.resolve() == (place / "venv").resolve() for each in used.iterdir())
         if linked or not place.exists() or time.time() - place.stat().st_mtime < KEPT_DAYS * 86400:
             continue
         say(f"removes {place}, which no workspace has used for {KEPT_DAYS} days")

@@ -33,6 +33,12 @@ class Reader(nn.Module):
         return x["image"]
 
 made = Net
+
+if True:
+    def counted():
+        assert not hasattr(nn.Linear, "made"), "the code of the model ran before in this process"
+        nn.Linear.made = True
+        return create()
 """
 
 
@@ -73,6 +79,20 @@ def test_without_inputs_those_that_fit_are_found(built: Callable[..., str], tmp_
     assert "say `--input`" in said
 
 
+def test_the_code_of_the_model_runs_in_another_process_than_the_build(built: Callable[..., str]) -> None:
+    built("pkg/net.py:counted", "--input", "1,6", "--input", "1", "-o", "a")
+
+
+def test_weights_that_are_not_certain_are_an_error(built: Callable[..., str], tmp_path: Path) -> None:
+    state = {"layer.weight": torch.ones(3, 6), "layer.bias": torch.ones(3)}
+    save_file({**state, "layer.bias": torch.ones(4)}, tmp_path / "pkg/other.safetensors")
+    given = ["pkg/net.py:create", "--input", "1,6", "--input", "1"]
+    assert built(*given, code=2).startswith("error: which weights? pkg/other.safetensors does not fit the module: ")
+    save_file(state, tmp_path / "pkg/one.safetensors")
+    save_file(state, tmp_path / "pkg/two.safetensors")
+    assert "error: which weights? Name one of pkg/one.safetensors, pkg/two.safetensors" in built(*given, code=2)
+
+
 def test_quantization_is_one_word(built: Callable[..., str], tmp_path: Path) -> None:
     given = ["--input", "1,6", "--input", "scale=1"]
     said = built("pkg/net.py:create", *given, "--quantize", "int8", "--save", "net.yaml", "-o", "a")
@@ -96,6 +116,7 @@ def test_quantization_is_one_word(built: Callable[..., str], tmp_path: Path) -> 
         (["pkg/net.py:create", "--input", "y=1"], "--input y=1: `forward` has no parameter `y`"),
         (["pkg/net.py:create", "--input", "x=1", "--input", "x=2"], "--input x=1 --input x=2: two inputs have the"),
         (["pkg/net.py:create", "--quantize", "int9"], "--quantize int9: unknown\n    did you mean `int8`?"),
+        (["pkg/net.py:create", "--input", "1,6", "--input", "1", "--save", "pkg"], "pkg exists, and is not replaced"),
         (["pkg/net.py:create", "net.yaml"], "pkg/net.py:create: a command builds only one source"),
         (["net.yaml", "--input", "1"], "--input is for a source, such as model.py:create"),
     ],

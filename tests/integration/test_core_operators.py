@@ -12,7 +12,7 @@ import torch
 from executorch.runtime import Runtime
 
 from etplugins.coreml.backend import CoreMl
-from etplugins.upstream import tanh_gelu
+from etplugins.upstream import constant_results, tanh_gelu
 from tests.helpers import commands
 from tests.helpers.runtime import run
 from tests.integration.conftest import Build
@@ -533,3 +533,22 @@ def test_an_operator_of_constants_only_becomes_a_number(build: Build) -> None:
     refused = build(text.replace("Quantile", "Inverse"), model=CONSTANTS)
     assert refused.code == 1
     assert "aten.erfinv.default is not in Core ATen opset" in refused.err
+
+
+class _OfRandom(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + torch.rand_like(torch.tensor([0.5])).erfinv()
+
+
+class _OfWritten(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        held = torch.tensor([0.5, 0.5]).clone()
+        held[0:1].add_(x[0] - 2)
+        return x + held.erfinv()
+
+
+@pytest.mark.parametrize("module", [_OfRandom(), _OfWritten()], ids=["random", "written"])
+def test_what_the_inputs_or_chance_decide_is_no_constant(module: torch.nn.Module) -> None:
+    program = torch.export.export(module, (torch.full((2,), 2.0),))
+    constant_results.compute(program)
+    assert any(node.target == torch.ops.aten.erfinv.default for node in program.graph.nodes)

@@ -7,18 +7,21 @@ import wave
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 
 from etbuild.errors import InputError
 from etbuild.inputs.given import Given
+from etbuild.inputs.step_context import StepContext
 from etbuild.key.declared import Inputs
 from etbuild.manifest import validate
 from etkit.running.testing import agreements
+from etplugins.comparison import quantized
 from etplugins.model_tests.parts import Agreement
-from etplugins.samples import images, sounds
+from etplugins.samples import images, reading, sounds
 from etplugins.samples.names import matches, names
-from etplugins.samples.parts import Image, Sound
+from etplugins.samples.parts import Image, Samples, Sound
 
 MODEL = 'schema: executorch-model/v1\nname: net\nmodel: {factory: "model:create"}\n'
 
@@ -100,6 +103,29 @@ def test_only_metrics_read_labels(tmp_path: Path) -> None:
         (tmp_path / "net.yaml").write_text(text + rest, "utf-8")
         tests = tests_of(validate.load(tmp_path / "net.yaml").data, ["forward"])
         assert tests.data_names.keys() == expected
+
+
+@pytest.mark.parametrize(
+    ("files", "labels", "message"),
+    [
+        (["a/1.npy", "b/1.npy"], b"1.npy,cat\n", "two samples have the name `1.npy`"),
+        (["a/1.npy"], b"1.npy,cat\n1.npy,dog\n", "has two labels for `1.npy`: cat and dog"),
+        (["a/1.npy"], b"1.npy,caf\xe9\n", "`l.csv` is not text in UTF-8"),
+    ],
+)
+def test_labels_that_are_not_certain_are_errors(files: list[str], labels: bytes, message: str, tmp_path: Path) -> None:
+    (tmp_path / "l.csv").write_bytes(labels)
+    for name in files:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        numpy.save(tmp_path / name, numpy.zeros(2))
+    context = StepContext(Inputs({}, {}, [tmp_path]))
+    with pytest.raises(InputError, match=message):
+        reading.read(Samples(files="*/*.npy", labels="l.csv"), ("samples", "a"), context)
+
+
+def test_an_exact_sample_hides_no_other_one() -> None:
+    assert quantized.problem([math.inf, 20.0]) is None
+    assert "SQNR -30.0 dB in the worst of 4 samples" in str(quantized.problem([math.inf, -30.0, -30.0, -30.0]))
 
 
 def test_a_target_lists_the_files_of_a_pattern(tmp_path: Path) -> None:
@@ -187,7 +213,7 @@ def agreement(measure: str, **limits: Any) -> Agreement:
         ("cosine", [[1.0, 0.0]], [[2.0, 0.0]], 1.0),
         ("cosine", [[1.0, 0.0]], [[0.0, 3.0]], 0.0),
         ("psnr", [[0.0, 1.0]], [[0.0, 0.9]], 10 * math.log10(1 / 0.005)),
-        ("psnr", [[0.0, 1.0]], [[0.0, 1.0]], math.inf),
+        ("psnr", [[0.0, 1.0]], [[0.0, 1.0]], 100.0),
         ("ssim", [[0.0, 1.0], [1.0, 0.0]], [[0.0, 1.0], [1.0, 0.0]], 1.0),
         ("top1", [[1.0, 2.0], [2.0, 1.0]], [[0.0, 5.0], [0.0, 5.0]], 0.5),
         ("top5", [[9.0, *[1.0] * 6]], [[3.0, *[4.0] * 4, 1.0, 1.0]], 1.0),
@@ -212,6 +238,8 @@ def test_the_worst_sample_is_the_largest_one_if_less_is_better() -> None:
     assert more[1:] == (["`min_worst` is 0.6"], {"mean": pytest.approx(0.8), "worst": 0.5})
     less = agreements.judged(agreement("error", max_worst=2.0), names_of_samples, values)
     assert less[1:] == ([], {"mean": pytest.approx(0.8), "worst": 1.0})
+    both = agreements.judged(agreement("m:ratio", min_worst=0.6, max_worst=1.1), names_of_samples, values)
+    assert both[1] == ["`min_worst` is 0.6"]
 
 
 def test_a_value_that_is_no_number_breaks_each_limit() -> None:
@@ -225,5 +253,7 @@ def test_an_output_that_the_measure_does_not_fit_is_named() -> None:
     measured = agreements.measure_of(agreement("top1", output=1))
     with pytest.raises(InputError, match="there is no output 1: the method has 1"):
         measured([torch.ones(1)], [torch.ones(1)])
+    with pytest.raises(InputError, match="which `top1` cannot measure"):
+        agreements.measure_of(agreement("top1"))([torch.tensor(1.0)], [torch.tensor(1.0)])
     with pytest.raises(InputError, match="which `argmax` cannot measure"):
         agreements.measure_of(agreement("argmax"))([torch.ones(3)], [torch.ones(3)])

@@ -9,12 +9,16 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from etbuild import plugins
-from etbuild.cli.options import add_path, add_repeatable, add_value
+from etbuild.cli.options import add_path, add_repeatable, add_value, inputs
 from etbuild.errors import InputError, printable
+
+if TYPE_CHECKING:
+    from etbuild.key.declared import Inputs
 
 NOT_USED: dict[str, Any] = {"input": [], "quantize": None, "backend": None, "save": None}
 """The options of a verb without them."""
@@ -71,8 +75,12 @@ def with_written(options: argparse.Namespace, manifests: list[Path]) -> Iterator
         yield [GivenManifest(each, each.parent) for each in manifests]
         return
     options.restart()
+    from etbuild.guard import children
+
     write = plugins.load("first_manifest", "source")
-    first, root = write(str(sources[0]), options.input, options.quantize, options.backend or "xnnpack")
+    given = (options.input, options.quantize, options.backend or "xnnpack")
+    # In a process of its own: the code of the model may change the process in which it runs, as the build's does.
+    first, root = children.run_one(partial(write, str(sources[0]), *given, partial(_declared, options)))
     for remark in first.remarks:
         print(f"note: {remark}", file=sys.stderr)
     if options.save is not None:
@@ -85,13 +93,18 @@ def with_written(options: argparse.Namespace, manifests: list[Path]) -> Iterator
         yield [GivenManifest(path, root, f"the manifest of {sources[0]}, which `--save` writes")]
 
 
+def _declared(options: argparse.Namespace, root: Path) -> Inputs:
+    """What a build reads whose sources are in a directory."""
+    return inputs(options, [root, *options.root])
+
+
 def _save(path: Path, text: str) -> None:
     """Writes a manifest. Replaces no other one."""
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
-        if path.read_text("utf-8") != text:
+        if path.is_dir() or path.read_bytes() != text.encode():
             raise InputError.of(f"{path} exists, and is not replaced", "build it, or name another file") from None
         return
     except OSError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import json
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -65,9 +66,18 @@ def build(  # noqa: PLR0913 - the options have names
         "methods": {"forward": {"program": _EXPORTED}},
     }
     (given.path / "manifest.yaml").write_text(json.dumps(manifest), "utf-8")  # JSON is YAML
-    built = load(given.path / "manifest.yaml").build(directory, cache=cache, cache_directory=cache_directory)
+    built = load(given.path / "manifest.yaml").build(cache=cache, cache_directory=cache_directory)
     _compare(built, module, inputs, named, quantized=quantized)
-    return built
+    return built if directory is None else _moved(built, Path(directory))
+
+
+def _moved(built: Built, directory: Path) -> Built:
+    """Writes the artifacts of a build into a directory, each whole."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for path in built.artifacts:
+        shutil.copyfile(path, scratch := directory / f".etbuild-{path.name}")
+        scratch.replace(directory / path.name)
+    return Built(directory, built.key, [directory / path.name for path in built.artifacts])
 
 
 def _places(module: torch.nn.Module, keywords: Mapping[str, Any]) -> Callable[[str], int]:
@@ -95,6 +105,7 @@ def _export(
     import torch
 
     from etbuild.exception_text import summary
+    from etplugins.comparison.graph import is_quantized
 
     try:
         with torch.no_grad():
@@ -102,7 +113,7 @@ def _export(
     except Exception as error:  # the errors of torch.export have no common base class
         raise BuildError.of(f"torch.export does not accept the module: {summary(error)}") from error
     torch.export.save(exported, path)
-    return any("quant" in str(node.target) for node in exported.graph.nodes)
+    return is_quantized(exported)
 
 
 def _compare(
@@ -127,9 +138,15 @@ def _compare(
 @contextmanager
 def _kept_state(module: torch.nn.Module) -> Iterator[None]:
     """Gives the buffers of a module the values that they had, after this context."""
-    before = [(buffer, buffer.clone()) for buffer in module.buffers()]
+    before = [
+        (each, name, buffer, None if buffer is None else buffer.clone())
+        for each in module.modules()
+        for name, buffer in each._buffers.items()
+    ]
     try:
         yield
     finally:
-        for buffer, value in before:
-            buffer.copy_(value)
+        for each, name, buffer, value in before:
+            if buffer is not None:
+                buffer.copy_(value)
+            each._buffers[name] = buffer

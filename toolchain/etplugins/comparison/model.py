@@ -82,11 +82,11 @@ class ModelComparison:
         last = max((number for number, each in enumerate(judged, 1) if each), default=0)
         for number, (name, label, leaves, exported) in enumerate(calls[:last], 1):
             expected = self._outputs(name, label, leaves)
-            if expected is None:
-                continue
             if self._forms[name].is_quantized:
                 is_last = number == ends.get(name, number)
                 wrong = self._wrong_quantization(calls[:number], expected, is_last) if judged[number - 1] else None
+            elif expected is None:
+                continue
             else:
                 found = accuracy.wrong_outputs(exported, expected, self._tolerances[name], False)
                 differs = "\n".join(found)
@@ -114,7 +114,7 @@ class ModelComparison:
                 self.notes[name] = f"in part: the model itself fails in {label}: {summary(error)}"
             return None
 
-    def _wrong_quantization(self, calls: Sequence[Call], in_float: list[Any], is_last: bool) -> Wrong | None:
+    def _wrong_quantization(self, calls: Sequence[Call], in_float: list[Any] | None, is_last: bool) -> Wrong | None:
         """Judges the effect of a method's quantization against the model, which computes in float.
 
         It looks at the samples only, or else at the example inputs, since others may be outside of the ranges for which
@@ -122,7 +122,8 @@ class ModelComparison:
         and are right. With a tolerance in the manifest, any loss is allowed.
         """
         name, _, leaves, rounded = calls[-1]
-        found = quantized.loss(in_float, rounded) if quantized.says_something(leaves) else None
+        says = in_float is not None and quantized.says_something(leaves)
+        found = quantized.loss(in_float or [], rounded) if says else None
         ratios = self._ratios.setdefault(name, [])
         ratios += [] if found is None else [found]
         if not ratios or not is_last:

@@ -33,6 +33,8 @@ def reader(image: Image, path: DocumentPath) -> Callable[[Path], torch.Tensor]:
 
     def read(file: Path) -> torch.Tensor:
         with pillow.open(file) as opened:
+            if opened.mode.startswith(("I", "F")):  # Pillow would cut off the values above 255
+                raise ValueError(f"its pixels have more than 8 bits (`{opened.mode}`): read it by a `loader`")
             picture = opened.convert("L" if image.colors == "gray" else "RGB")
         fitted = _fitted(picture, image, pillow.Resampling.BILINEAR)
         count = len(fitted.getbands())

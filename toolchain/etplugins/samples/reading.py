@@ -85,7 +85,7 @@ def _read(load: Callable[[Path], Any], path: DocumentPath, inputs: Given, name: 
     file = inputs.find_data(name, path)
     try:
         return (load(file),)
-    except (OSError, EOFError, ValueError, RuntimeError, SyntaxError) as error:  # Pillow raises all of them
+    except Exception as error:  # noqa: BLE001 - the errors of Pillow have no common base class
         raise InputError.at(path, f"cannot read `{name}`: {error}") from None
 
 
@@ -106,8 +106,19 @@ def _labels(samples: Samples, names: Sequence[str], path: DocumentPath, inputs: 
         return {}
     if samples.labels == FOLDER:
         return {name: PurePosixPath(name).parent.name for name in names}
-    text = inputs.find_data(samples.labels, path).read_text("utf-8")
-    rows = dict(line.strip().rsplit(",", 1) for line in text.splitlines() if "," in line)
+    try:
+        text = inputs.find_data(samples.labels, path).read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError.at(path, f"`{samples.labels}` is not text in UTF-8: {error.reason}") from None
+    rows: dict[str, str] = {}
+    for line in text.splitlines():
+        base, comma, label = line.strip().rpartition(",")
+        if comma and rows.setdefault(base, label) != label:
+            raise InputError.at(path, f"`{samples.labels}` has two labels for `{base}`: {rows[base]} and {label}")
+    bases = [PurePosixPath(name).name for name in names[: samples.count]]
+    if twice := [base for base in bases if bases.count(base) > 1]:
+        hint = "a label belongs to a name without its folder: give the files different names, or write `labels: folder`"
+        raise InputError.at(path, f"two samples have the name `{twice[0]}`", hint)
     absent = [name for name in names[: samples.count] if PurePosixPath(name).name not in rows]
     if absent:
         hint = "each line is the name of a file without its folder, a comma, and the label"

@@ -34,6 +34,8 @@ def compute(program: ExportedProgram) -> None:
     values: dict[torch.fx.Node, torch.Tensor] = {}
     numbers: dict[torch.fx.Node, float] = {}
     for node in program.graph.nodes:
+        if _writes(node):
+            _forget(values, node)
         value = constants.get(node.name) if node.op == "placeholder" else _value(node, values)
         if value is not None and value.numel() <= _MOST:
             values[node] = value
@@ -80,10 +82,27 @@ def _number(value: torch.Tensor) -> float | None:
     return first if bool((value == first).all()) else None
 
 
+def _writes(node: torch.fx.Node) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and bool(schema.is_mutable) and node.target is not _DETACH
+
+
+def _forget(values: dict[torch.fx.Node, torch.Tensor], written: torch.fx.Node) -> None:
+    """Forgets the values that share memory with an input of a node that writes."""
+    places = {values[each].untyped_storage().data_ptr() for each in written.all_input_nodes if each in values}
+    for node in [node for node, value in values.items() if value.untyped_storage().data_ptr() in places]:
+        del values[node]
+
+
 def _value(node: torch.fx.Node, values: dict[torch.fx.Node, torch.Tensor]) -> torch.Tensor | None:
     """The result of a node that reads only constants; None for others. `values` has those of the nodes before."""
     schema, inputs = getattr(node.target, "_schema", None), node.all_input_nodes
-    if schema is None or not inputs or not all(each in values for each in inputs):
+    if (
+        schema is None
+        or not inputs
+        or torch.Tag.nondeterministic_seeded in node.target.tags
+        or not all(each in values for each in inputs)
+    ):
         return None
     if node.target is _DETACH:
         return values[inputs[0]]

@@ -28,7 +28,9 @@ _REFERENCE = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
 _KWARGS = """for example --kwargs '{"layers": 2}'"""
 
 
-def of_factory(reference: str, kwargs: str, beside: Path, given: Sequence[GivenInput] = ()) -> First:
+def of_factory(
+    reference: str, kwargs: str, beside: Path, given: Sequence[GivenInput] = (), inputs: Inputs | None = None
+) -> First:
     """The part of the first manifest about the module that a factory returns. Calls the factory.
 
     Args:
@@ -36,6 +38,7 @@ def of_factory(reference: str, kwargs: str, beside: Path, given: Sequence[GivenI
         kwargs: Its keyword arguments, as a JSON object.
         beside: The directory of the manifest, where the sources are.
         given: The inputs of `forward`, which is then the only method. Without them, likely inputs are tried.
+        inputs: What the factory may read; None for what is beside the manifest.
 
     Raises:
         InputError: The factory's module is not there, or `forward` does not take such inputs.
@@ -55,7 +58,7 @@ def of_factory(reference: str, kwargs: str, beside: Path, given: Sequence[GivenI
     model: Model = {"factory": reference, "kwargs": _arguments(kwargs)}
     methods: dict[str, Method] = {"forward": {"example_inputs": [{"shape": [1]}]}}  # only because a plan needs a method
     plan = from_manifest({"name": name, "model": model, "methods": methods})
-    inputs = Inputs(roots=[beside])
+    inputs = inputs or Inputs(roots=[beside])
     used = used_sources(inputs, plan.export_plan)
     with stdout_for_results(), importable(used, [], watched_reads):
         from etbuild.model import module as modules
@@ -69,7 +72,18 @@ def of_factory(reference: str, kwargs: str, beside: Path, given: Sequence[GivenI
     srcs = [each for each in used.sources if (beside / each).is_file()]
     written = [f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in model.items() if value]
     remarks, own = [*remarks, *more], [] if weights is None else [weights]
-    return First(name, written, lines, hint, remarks, srcs=srcs, checkpoint=weights, weights=own, guesses=guesses)
+    return First(
+        name,
+        written,
+        lines,
+        hint,
+        remarks,
+        srcs=srcs,
+        checkpoint=weights,
+        weights=own,
+        guesses=guesses,
+        open_weights=[] if own else more,
+    )
 
 
 def _is_mostly_linear(root: torch.nn.Module) -> bool:

@@ -60,6 +60,7 @@ class First:
         roots: Further directories that the build has to search.
         config: The configuration of a model of Hugging Face.
         snapshot: The model on a hub, if it was downloaded.
+        open_weights: Why no file has the weights, if some hold tensors of the model.
         guesses: The inputs of methods that were found by trying, as in a manifest; None if no inputs fit.
         backend: The backend that gets what it can compute; None for ExecuTorch's own kernels.
     """
@@ -81,6 +82,7 @@ class First:
     roots: list[Path] = field(default_factory=list)
     config: dict[str, Any] = field(default_factory=dict)
     snapshot: Snapshot | None = None
+    open_weights: list[str] = field(default_factory=list)
     guesses: dict[str, str | None] = field(default_factory=dict)
     backend: str | None = "xnnpack"
 
@@ -88,7 +90,7 @@ class First:
     def manifest(self) -> str:
         """The text of the manifest."""
         lines = [f"# {each}" for each in self.remarks]
-        lines += ["schema: executorch-model/v1", f"name: {self.name}"]
+        lines += ["schema: executorch-model/v1", f"name: {_scalar(self.name)}"]
         lines += [f"runner: {self.runner}   # {_RUNNERS[self.runner]}"] if self.runner else []
         lines += [f"tokenizer: {json.dumps(self.tokenizer)}"] if self.tokenizer else []
         lines += ["", "model:", *(f"  {line}" for line in self.model)]
@@ -144,6 +146,11 @@ class First:
         """The label of a file. Files of a hub are in a repository of their own."""
         of_hub = self.snapshot is not None and file.startswith(f"{self.snapshot.name}/")
         return f"@{self._repository}//:{file}" if of_hub else file
+
+
+def _scalar(name: str) -> str:
+    """A name in YAML, in quotes if it would be a number or a constant."""
+    return json.dumps(name) if name[0].isdigit() or name in ("true", "false", "null") else name
 
 
 def program_name(text: str) -> str:

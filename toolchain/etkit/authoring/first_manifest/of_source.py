@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from etbuild.errors import InputError, did_you_mean
+from etbuild.key.declared import Inputs
 from etkit.authoring.first_manifest.factory import of_factory
 from etkit.authoring.first_manifest.first import First
 from etkit.authoring.first_manifest.given_inputs import GivenInput
@@ -20,7 +21,9 @@ _QUANTIZED = {
 _RANDOM = "The scales of int8 are those of one random input. Real inputs make it exact: see the page `Quantization`."
 
 
-def of_source(named: str, inputs: Sequence[str], quantize: str | None, backend: str) -> tuple[First, Path]:
+def of_source(
+    named: str, inputs: Sequence[str], quantize: str | None, backend: str, declared: Callable[[Path], Inputs]
+) -> tuple[First, Path]:
     """What a build of a source needs, and the directory from which it is imported. Calls the factory.
 
     Args:
@@ -28,9 +31,11 @@ def of_source(named: str, inputs: Sequence[str], quantize: str | None, backend: 
         inputs: The inputs of `forward`, as the command line has them. Without them, likely inputs are tried.
         quantize: The quantization: `int8`, `8da8w` or `8da4w`; None for none.
         backend: The backend; `portable` for none.
+        declared: Returns what a build reads whose sources are in a directory.
 
     Raises:
-        InputError: The file or the callable is not there, or an option has no meaning here.
+        InputError: The file or the callable is not there, an option has no meaning here, or it is open which file has
+            the weights.
         BuildError: The factory failed.
     """
     text, _, name = named.rpartition(":")
@@ -40,11 +45,15 @@ def of_source(named: str, inputs: Sequence[str], quantize: str | None, backend: 
         raise InputError.of(f"--quantize {quantize}: unknown", did_you_mean(quantize, _QUANTIZED))
     if quantize is not None and backend == "portable":
         raise InputError.of(f"--quantize {quantize} needs a backend, and `--backend portable` asks for none")
-    root, module = source.resolve().parent, source.stem
+    source = source.resolve()
+    root, module = source.parent, source.stem
     while (root / "__init__.py").exists():
         root, module = root.parent, f"{root.name}.{module}"
     given = [GivenInput.parse(each) for each in inputs]
-    first = of_factory(f"{module}:{name}", "{}", root, given)
+    first = of_factory(f"{module}:{name}", "{}", root, given, declared(root))
+    if first.open_weights:
+        hint = "name the file as `weights` in a manifest: `etbuild init --factory` writes one; or move what is not used"
+        raise InputError.of(f"which weights? {' '.join(first.open_weights)}", hint)
     if not given:
         first = _with_guesses(first)
     hint = "" if quantize is None else _QUANTIZED[quantize].format(backend=backend)
@@ -72,7 +81,7 @@ def _check(source: Path, name: str) -> None:
         raise InputError.of(f"{source}: {error.strerror}") from None
     except (SyntaxError, ValueError):
         return  # the import says where
-    defined = [each.name for each in tree.body if isinstance(each, (ast.FunctionDef, ast.ClassDef))]
+    defined = [each.name for each in ast.walk(tree) if isinstance(each, (ast.FunctionDef, ast.ClassDef))]
     bound = {name for each in ast.walk(tree) for name in _bound(each)}
     if name not in {*defined, *bound} and "*" not in bound:
         raise InputError.of(

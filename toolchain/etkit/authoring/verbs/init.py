@@ -130,6 +130,8 @@ def _tried(place: Path, options: argparse.Namespace, restarts: bool) -> First:
             candidates, options.directory, lambda text: progress.stage(f"check the export: {text}")
         )
     if found is not None:
+        for error in failures:
+            print(f"note: a better manifest failed: {printable(error.problems[0].message)}", file=sys.stderr)
         return found
     said = "a build of this model fails, so no manifest is written; `--no-check` writes it all the same"
     print(f"note: {said}", file=sys.stderr)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import shutil
 import zipfile
+import zlib
 from collections.abc import Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -64,9 +65,9 @@ def _unpack(wheel: Path, include: Path, libraries: Sequence[Path]) -> None:
             if missing:
                 raise InputError.of(f"{wheel}: no wheel of ExecuTorch with a C++ runtime: it has no {missing[0]}")
             for place, name in {**made, **{place: name for name, place in wanted.items()}}.items():
-                if ".." in name.split("/"):
+                if ".." in name.split("/") or name.startswith(f"{headers}/"):
                     raise InputError.of(f"{wheel}: {printable(name)} is not below {headers.rstrip('/')}")
                 place.parent.mkdir(parents=True, exist_ok=True)
                 place.write_bytes(file.read(name))
-    except (OSError, zipfile.BadZipFile) as error:
+    except (OSError, zipfile.BadZipFile, zlib.error) as error:
         raise InputError.of(f"{wheel}: cannot read the wheel: {error}") from None

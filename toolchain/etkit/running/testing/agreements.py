@@ -19,6 +19,7 @@ Measure = Callable[[Sequence[Any], Sequence[Any]], float]
 _FIRST = 5  # classes among which `top5` looks for that of the model
 _WINDOW = 7  # pixels in each direction that `ssim` compares
 _NEAR = 1.25  # times a depth
+_BEST = 100.0  # decibels of pictures without any difference
 _MATRIX = 2  # dimensions of a picture
 
 
@@ -48,9 +49,10 @@ def judged(
     order = [math.inf * (1 if falls else -1) if math.isnan(value) else value for value in values]
     worst = (max if falls else min)(range(len(values)), key=order.__getitem__)
     measured = {"mean": sum(values) / len(values), "worst": values[worst]}
+    limited = {"mean": measured["mean"], "min_worst": min(order), "max_worst": max(order)}
     problems = []
     for name in LIMITS:
-        limit, value = getattr(agreement, name), measured[name.partition("_")[2]]
+        limit, value = getattr(agreement, name), limited.get(name, limited["mean"])
         if limit is not None and not (value >= limit if name.startswith("min") else value <= limit):
             problems.append(f"`{name}` is {limit:g}")
     count = f"{len(values)} samples" if len(values) > 1 else "1 sample"
@@ -66,7 +68,7 @@ def _of_output(agreement: Agreement, expected: Sequence[Any], actual: Sequence[A
     want, got = (outputs[index] for outputs in (expected, actual))
     if not isinstance(want, torch.Tensor) or not isinstance(got, torch.Tensor) or want.shape != got.shape:
         raise InputError.at((*agreement.path, "output"), f"output {index} is no tensor, or has another shape")
-    if agreement.measure in ("argmax", "ssim") and want.dim() < _MATRIX:
+    if want.dim() < {"argmax": _MATRIX, "ssim": _MATRIX, "top1": 1, "top5": 1, "distance": 1}.get(agreement.measure, 0):
         message = f"output {index} has the shape {[*want.shape]}, which `{agreement.measure}` cannot measure"
         raise InputError.at((*agreement.path, "output"), message)
     return float(_MEASURES[agreement.measure](want.detach().to(torch.float64), got.detach().to(torch.float64)))
@@ -78,7 +80,8 @@ def _cosine(want: torch.Tensor, got: torch.Tensor) -> torch.Tensor:
 
 def _psnr(want: torch.Tensor, got: torch.Tensor) -> float:
     error = float(((want - got) ** 2).mean())
-    return math.inf if error == 0 else 10 * math.log10(float(_span(want)) ** 2 / error)
+    exact = error == 0  # as good as can be, but it does not hide other samples in a mean
+    return _BEST if exact else min(_BEST, 10 * math.log10(float(_span(want)) ** 2 / error))
 
 
 def _span(want: torch.Tensor) -> torch.Tensor:
