@@ -32,6 +32,10 @@ class Reader(nn.Module):
     def forward(self, x):
         return x["image"]
 
+class Loud(nn.Module):
+    def forward(self, x):
+        raise ValueError("\\x1b[31m no 224, but 999999")
+
 made = Net
 
 if True:
@@ -65,6 +69,10 @@ def test_the_manifest_that_was_used_builds_the_same_program(built: Callable[...,
     assert data["model"] == {"factory": "pkg.net:create", "weights": "pkg/trained.safetensors"}
     assert data["methods"] == {"forward": {"example_inputs": [{"shape": [2, 6]}, {"shape": [3]}]}}
     built("net.yaml", "-o", "b")
+    (tmp_path / "elsewhere").mkdir()
+    given = ["--input", "2,6", "--input", "scale=float32[3]"]
+    said = built("pkg/net.py:create", *given, "--save", "elsewhere/net.yaml", "-o", "a")
+    assert f"wrote elsewhere/net.yaml; build it with `--root {tmp_path}`" in said
     assert (tmp_path / "a/net.pte").read_bytes() == (tmp_path / "b/net.pte").read_bytes()
     said = built("pkg/net.py:create", "--input", "1,6", "--input", "1", "--save", "net.yaml", code=2)
     assert "error: net.yaml exists, and is not replaced" in said
@@ -73,10 +81,14 @@ def test_the_manifest_that_was_used_builds_the_same_program(built: Callable[...,
 def test_without_inputs_those_that_fit_are_found(built: Callable[..., str], tmp_path: Path) -> None:
     said = built("pkg/net.py:made", "--backend", "portable", "--save", "net.yaml", "-o", "a")
     assert "These inputs are a guess, without `--input`: forward [{shape: [1, 6]}, {shape: [1, " in said
+    assert "wrote net.yaml\n" in said
     assert validate.load(tmp_path / "net.yaml").data["defaults"]["partitioners"] == []
     said = built("pkg/net.py:Reader", code=2)
     assert "`forward` did not take the inputs that were tried. forward: With float32[1, 3, 224, 224], it says" in said
     assert "say `--input`" in said
+    said = built("pkg/net.py:Loud", code=2)
+    assert "\x1b" not in said
+    assert "no 224, but 999999" in said
 
 
 def test_the_code_of_the_model_runs_in_another_process_than_the_build(built: Callable[..., str]) -> None:

@@ -114,6 +114,10 @@ def test_a_file_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
     ("name", "message"),
     [
         ("model.py", "is a Python source, not a manifest\n    name what makes the model: `etbuild build model.py:C"),
+        (
+            "model.py:create",
+            "is a callable of a source, not a manifest\n    `etbuild build model.py:create --save FILE`",
+        ),
         ("net.pte", "is a program, not a manifest\n    `etbuild --help` lists the verbs for programs"),
         ("net.index.json", "is the index of a build, not a manifest"),
         (".", "is a directory, not a manifest\n    name a file in it, such as model.yaml"),

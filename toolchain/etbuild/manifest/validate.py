@@ -106,6 +106,8 @@ def _check_kind(path: Path, name: str) -> None:
     found: tuple[str, str] | None = None
     if path.suffix == ".py":
         found = "a Python source", f"name what makes the model: `etbuild build {name}:CALLABLE` needs no manifest"
+    elif path.suffix.startswith(".py:"):
+        found = "a callable of a source", f"`etbuild build {name} --save FILE` writes a manifest for the other verbs"
     elif path.suffix in (".pte", ".ptd"):
         found = "a program", "`etbuild --help` lists the verbs for programs, such as `inspect` and `run`"
     elif path.name.endswith(".index.json"):

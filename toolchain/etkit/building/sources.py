@@ -40,6 +40,11 @@ class GivenManifest:
     name: str | None = None
 
 
+def given_inputs(options: argparse.Namespace, directory: Path) -> Inputs:
+    """The sources and data that the options let a build read, with those of a directory first."""
+    return inputs(options, [directory, *options.root])
+
+
 def add_source_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options that take the place of a manifest."""
     add_repeatable(
@@ -80,11 +85,11 @@ def with_written(options: argparse.Namespace, manifests: list[Path]) -> Iterator
     write = plugins.load("first_manifest", "source")
     given = (options.input, options.quantize, options.backend or "xnnpack")
     # In a process of its own: the code of the model may change the process in which it runs, as the build's does.
-    first, root = children.run_one(partial(write, str(sources[0]), *given, partial(_declared, options)))
+    first, root = children.run_one(partial(write, str(sources[0]), *given, partial(given_inputs, options)))
     for remark in first.remarks:
         print(f"note: {remark}", file=sys.stderr)
     if options.save is not None:
-        _save(options.save, first.manifest)
+        _save(options.save, first.manifest, root)
         yield [GivenManifest(options.save, root)]
         return
     with tempfile.TemporaryDirectory(prefix="etbuild-") as scratch:
@@ -93,13 +98,8 @@ def with_written(options: argparse.Namespace, manifests: list[Path]) -> Iterator
         yield [GivenManifest(path, root, f"the manifest of {sources[0]}, which `--save` writes")]
 
 
-def _declared(options: argparse.Namespace, root: Path) -> Inputs:
-    """What a build reads whose sources are in a directory."""
-    return inputs(options, [root, *options.root])
-
-
-def _save(path: Path, text: str) -> None:
-    """Writes a manifest. Replaces no other one."""
+def _save(path: Path, text: str, root: Path) -> None:
+    """Writes a manifest, and says how it finds its sources in `root`. Replaces no other one."""
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
@@ -109,4 +109,5 @@ def _save(path: Path, text: str) -> None:
         return
     except OSError as error:
         raise InputError.of(f"{path}: cannot be written: {error.strerror}") from None
-    print(f"wrote {printable(str(path))}", file=sys.stderr)
+    found = "" if path.resolve().parent == root else f"; build it with `--root {printable(str(root))}`"
+    print(f"wrote {printable(str(path))}{found}", file=sys.stderr)

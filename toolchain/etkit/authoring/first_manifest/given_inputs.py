@@ -6,14 +6,15 @@ import inspect
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from etbuild.errors import InputError, did_you_mean
+from etbuild.plan.kinds import Dtype
 
 if TYPE_CHECKING:
     import torch
 
-DTYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
+DTYPES: tuple[str, ...] = get_args(Dtype)
 _FORM = re.compile(r"(?:(?P<name>[A-Za-z_]\w*)=)?(?P<dtype>[A-Za-z]\w*)?(?P<open>\[)?(?P<sizes>[\d,\s]*)(?(open)\])")
 _EXAMPLES = "for example --input 1,3,64,64 or --input ids=int64[1,16]"
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import heapq
 import inspect
 import itertools
+import math
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from etbuild.errors import printable
 
 if TYPE_CHECKING:
     import torch
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
 _TRIES = 80
 _SECONDS = 20.0  # no further call begins after so much time
 _SIZES = {1: (128,), 2: (224, 64, 32, 28, 96), 3: (16, 64)}  # of one dimension, by the number of dimensions
+_LARGEST = 2**24  # elements of an input
 _LONGEST = 160  # of what a method says
 
 
@@ -77,8 +81,10 @@ class _Tries:
             self.add(each, 0)
 
     def add(self, inputs: Inputs, progress: int) -> None:
-        """Adds inputs. `progress` says how far the method went with what they were made from."""
-        if self._progress.get(inputs, -1) < progress:
+        """Adds inputs, unless they are large: an error may name any number. `progress` says how far the method went
+        with what they were made from."""
+        largest = max((math.prod(shape) for shape, _ in inputs), default=0)
+        if largest <= _LARGEST and self._progress.get(inputs, -1) < progress:
             self._progress[inputs] = progress
             heapq.heappush(self._heap, (-progress, next(self._order), inputs))
 
@@ -138,7 +144,7 @@ def _with_said_sizes(given: Input, said: str) -> Iterator[Input]:
 
 def _told(inputs: Inputs, error: Exception, layer: torch.nn.Module | None, names: dict[torch.nn.Module, str]) -> str:
     """What a method said of inputs, in one line."""
-    text = " ".join(str(error).split()) or type(error).__name__
+    text = printable(" ".join(str(error).split())) or type(error).__name__
     text = text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ..."
     place = f"in `{names[layer]}` ({type(layer).__name__}): " if layer is not None and names.get(layer) else ""
     return f"With {', '.join(f'{dtype}{[*shape]}' for shape, dtype in inputs) or 'no inputs'}, it says {place}{text}"

@@ -24,14 +24,13 @@ from etbuild.cli.options import (
     add_settings,
     add_value,
     add_variant,
-    inputs,
     lowering_options,
     settings,
 )
 from etbuild.errors import EtbuildError, InputError, printable
 from etbuild.manifest.positions import locating
 from etkit.building.checkpoints import add_weights, each_checkpoint, in_programs
-from etkit.building.sources import NOT_USED, GivenManifest, add_source_options, with_written
+from etkit.building.sources import NOT_USED, GivenManifest, add_source_options, given_inputs, with_written
 from etkit.building.stages import STAGES
 from etkit.local.options import add_cache, kept_cache
 from etkit.manifests import each_manifest, may_be_several
@@ -154,7 +153,7 @@ def _run(options: argparse.Namespace, manifests: Sequence[GivenManifest]) -> int
     for manifest in manifests:
         loaded = validate.load_each(manifest.path, manifest.name, names, settings(options))
         with locating(loaded[0].positions):
-            of_manifest = each_checkpoint(loaded, inputs(options, [manifest.directory, *options.root]), options.weights)
+            of_manifest = each_checkpoint(loaded, given_inputs(options, manifest.directory), options.weights)
         for each, _ in of_manifest:
             files.setdefault(each.data["name"], []).append(manifest.path)
         programs += of_manifest
@@ -231,11 +230,6 @@ def wanted(options: argparse.Namespace) -> list[str | None] | None:
     from etbuild.manifest.variants import ALL
 
     return None if ALL in options.variants else list(dict.fromkeys(options.variants)) or [None]
-
-
-def given_inputs(options: argparse.Namespace, manifest: Path) -> Inputs:
-    """The sources and data that the options let a build of a manifest read."""
-    return inputs(options, [manifest.parent, *options.root])
 
 
 def how_to_build(options: argparse.Namespace) -> BuildOptions:

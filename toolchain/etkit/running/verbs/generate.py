@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from etbuild.cli.options import add_flag, add_manifest, add_parser, add_value, count, settings
 from etbuild.errors import BuildError, EtbuildError, InputError, printable
 from etbuild.surroundings.process_state import stream_to
+from etkit.building.sources import given_inputs
 from etkit.building.verbs import build
 from etkit.running.generation.tokenizer_files import TEMPLATE, have_template, preferred
 
@@ -77,7 +78,7 @@ def run(options: argparse.Namespace) -> int:
     if runner != "executorch-llm/v1":
         hint = "run it in your application: see the page `Speech and translation` or the page `Images and text`"
         raise InputError.of(f"{options.manifest}: `generate` does not run programs for `{runner}`", hint)
-    given = build.given_inputs(options, options.manifest)
+    given = given_inputs(options, options.manifest.parent)
     if options.chat:
         _check_template(loaded[0].data["tokenizer"], given)
     options.restart()  # then a crash of the runner's native code is reported as an error
