@@ -745,8 +745,11 @@ class Method(ExportMethod, definition="method", needs=()):
         memory_planning: Overrides `executorch.memory_planning` for this method.
     """
 
+    _LEFT_OUT = (*ExportMethod._LEFT_OUT, "io")
+
     partitioners: Annotated[Partitioners, Says(default=...)] = ()
     memory_planning: MemoryPlanning = MemoryPlanning()
+    io: Annotated[Any, PluginKeys("methods.io")] = None
 
     @property
     def of_lowering(self) -> LowerMethod:

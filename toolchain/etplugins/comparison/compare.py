@@ -23,6 +23,8 @@ from etplugins.comparison.graph import Graph, Rounding, buffers, is_finite, is_q
 from etplugins.comparison.hints import slow_work, states
 from etplugins.comparison.parts import MethodComparison
 from etplugins.comparison.power import Power
+from etplugins.comparison.random_values import Limits
+from etplugins.edges import facts as edges
 from etplugins.runtime import child
 from etplugins.runtime.program_files import ProgramFiles
 from etplugins.runtime.session import Session
@@ -69,6 +71,21 @@ class ComparedMethod:
     settings: MethodComparison
     weights: Mapping[str, torch.Tensor] = field(default_factory=dict)
     samples: Sequence[tuple[str, list[Any]]] = ()
+
+    def numbers(self, outputs: Sequence[Any]) -> Sequence[Any]:
+        """Outputs as numbers, where integers stand for them: they differ by a step where rounding differs."""
+        found = self._edges[1]
+        return edges.dequantized(outputs, found) if any(found) else outputs
+
+    @property
+    def ranges(self) -> Sequence[Limits | None]:
+        """The ranges of its inputs, in integers where these stand for numbers."""
+        pairs = zip_longest(self.settings.ranges, self._edges[0][: len(self.settings.ranges)])
+        return [edges.limits(each, edge) for each, edge in pairs] if any(self._edges[0]) else self.settings.ranges
+
+    @cached_property
+    def _edges(self) -> tuple[edges.Edges, edges.Edges]:
+        return edges.of_program(self.program)
 
 
 @dataclass(frozen=True)
@@ -160,11 +177,12 @@ class Comparison:
         self.notes: dict[str, str] = {}
         self.calls: list[Call] = []
 
-    def first_wrong(self, work: int) -> Wrong | None:
+    def first_wrong(self, work: int, make: Callable[[ProgramFiles, Path], Any] = Session) -> Wrong | None:
         """Makes calls until one goes wrong, or the work is done.
 
         Args:
             work: How many numbers the operators of a method may read and write after its first call.
+            make: Makes the session of the runtime, or of what stands for it.
 
         Returns:
             The wrong call; None if all are right.
@@ -175,7 +193,7 @@ class Comparison:
         """
         assert self._files is not None, "there is a program"
         assert self._scratch is not None, "there is a place for it"
-        session = Session(self._files, self._scratch)
+        session = make(self._files, self._scratch)
         self._coverages = coverages = {method.name: Coverage(method.program) for method in self._methods}
         graphs = self._graphs(coverages)
         for method in self._methods:
@@ -187,7 +205,7 @@ class Comparison:
                 return wrong
             self._used[method.name] = used
             slow = slow_work(method.program, self._files.facts["methods"][method.name]["operators"])
-            chooser = Calls(method.program, method.examples, method.settings.ranges, coverages[method.name], slow)
+            chooser = Calls(method.program, method.examples, method.ranges, coverages[method.name], slow)
             self._choosers[method.name] = chooser
             calls.append(zip(repeat(method), chain(self._of_samples(method, work, used), chooser.chosen(work, used))))
             if used > work:
@@ -203,6 +221,21 @@ class Comparison:
         if wrong is None:
             self._note_power(work)
         return wrong
+
+    def call_exported(self, work: int) -> None:
+        """Calls the exported methods with their example inputs and samples, without the program.
+
+        Args:
+            work: How many numbers the operators of a method may read and write after its first call.
+        """
+        graphs = self._graphs()
+        for method in self._methods:
+            outputs, used = graphs[method.name].call(method.examples)
+            self._note(method, FIRST, [*method.examples], outputs, {})
+            for call in self._of_samples(method, work, used):
+                for leaves in call.inputs:
+                    outputs, _ = graphs[method.name].call(leaves)
+                    self._note(method, call.name, leaves, outputs, {})
 
     def _of_samples(self, method: ComparedMethod, work: int, used: int) -> Iterator[ComparedCall]:
         """Yields the calls with the samples: the first one, and as many as the work allows."""
@@ -292,7 +325,7 @@ class Comparison:
             if _NO_MEMORY in str(error):
                 raise CannotRun(f"{_WITHOUT_MEMORY} in {call.name}") from error
             return self._of_call(method, f"{error} (in {call.name})", "runtime"), work
-        found = self._wrong(actual, expected, method, lambda sample: sample.outputs)
+        found = self._wrong(*map(method.numbers, (actual, expected)), method, lambda each: method.numbers(each.outputs))
         if not found and (laid := layout.wrong(actual, expected)):
             return self._of_call(method, f"{_DIFFERS} {call.name}: {chr(10).join(laid)}", "layout"), work
         if found:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from etbuild import backends
-from etbuild.errors import BuildError, InputError, Problem
+from etbuild.errors import BuildError, EtbuildError, InputError, Problem
 from etbuild.exception_text import hints, summary
 from etbuild.files import writing
 from etbuild.files.digests import canonical_json, digest
@@ -32,6 +33,10 @@ if TYPE_CHECKING:
 RESULT = "comparison.json"
 _LARGEST_BYTES = 1 << 31
 """The largest size of files and planned memory together. The runtime needs as much again, beside the build."""
+_ELSEWHERE, _LIMITED = "the build cannot run", "the runtime here cannot run all of it"
+_BY_REFERENCE = "was compared with PyTorch by the references in Python for its kernels"
+_CANNOT_RUN = (f"{NOT} {_ELSEWHERE}", f"{NOT} {_LIMITED}")
+"""Begin the notes about methods that only another machine can run. Their quantization is judged all the same."""
 _LEAVE_OUT = "if the application has kernels of its own, `checks.compare` can leave the method out with a reason"
 
 
@@ -123,9 +128,13 @@ def compare(
             and the operator where the difference begins.
     """
     left_out = _left_out(job.plan, built)
-    if left_out.keys() != job.plan.methods.keys():
-        wanted = [name for name in sorted(job.plan.methods) if name not in left_out]
-        left_out = {**left_out, **_compare(job, witness, built, wanted, scratch, known)}
+    wanted = [name for name in sorted(job.plan.methods) if name not in left_out]
+    calibrated = [name for name in witnesses(job.plan) if job.plan.exported.methods[name].quantized_after_export]
+    judged = [name for name in calibrated if left_out.get(name, "").startswith(_CANNOT_RUN)]
+    if wanted or judged:
+        found = _compare(job, witness, built, wanted, judged, scratch, known)
+        referred = {name for name, what in found.items() if what.startswith(_BY_REFERENCE)}
+        left_out = _joined({name: what for name, what in left_out.items() if name not in referred}, found)
     notes = [f"`{name}` {what}" for name, what in sorted(left_out.items())]
     message = {"message": "\n".join(notes)} if notes else {}
     said = canonical_json({"version": 1, "data": {"status": "success", **message}})
@@ -148,9 +157,9 @@ def _left_out(plan: ComparePlan, built: Built) -> dict[str, str]:
         if settings.leave_out is not None:
             found[name] = settings.leave_out
         elif elsewhere:
-            found[name] = f"the build cannot run {elsewhere[0]}"
+            found[name] = f"{_ELSEWHERE} {elsewhere[0]}"
         elif name in limits:
-            found[name] = f"the runtime here cannot run all of it: {limits[name]}"
+            found[name] = f"{_LIMITED}: {limits[name]}"
         elif not plan.memory_planning[name].alloc_mutable_buffers:
             found[name] = "the application has the memory for its buffers"
         elif built.size + sum(method["memory"]) > _LARGEST_BYTES:
@@ -163,19 +172,23 @@ def _compare(
     witness: Witness,
     built: Built,
     wanted: list[str],
+    judged: list[str],
     scratch: Path,
     known: Known | None,
 ) -> dict[str, str]:
-    """Compares the program with the exported methods, and those with the model. Returns notes, by method."""
+    """Compares the program with the exported methods, and those with the model. Of the methods in `judged`, only the
+    exported ones are called. Returns notes, by method."""
     if job.options.jobs > 1:
         witness.start()
-    groups = [*_groups(job.plan, built.files, wanted, scratch)]
+    groups = [*_groups(job.plan, built.files, wanted, scratch)] if wanted else []
+    run = len(groups)
+    groups += [Group.made(job.plan.of_methods([name]), scratch / name, True, runs=False) for name in judged]
     with opened_export(job, witness.used) as (saved, context):
         runs_others = saved.export_plan is not None or runs_code_of_others(job.plan, saved)
         runs_others = runs_others or any(method.samples for method in job.plan.exported.methods.values())  # a loader
         if known is not None:
             import_all(job.options)
-            for group, part in zip(groups, _parts(built, groups), strict=True):
+            for group, part in zip(groups[:run], _parts(built, groups[:run]), strict=True):
                 group.fetch(known, part, sources=runs_others)
         if left := [group for group in groups if group.of_runtime is None]:
             programs = functools.partial(_compare_programs, job, saved, context, witness.examples, built, left)
@@ -280,6 +293,8 @@ def _first_wrong(exported: ComparedMethods, methods: Group, files: ProgramFiles)
     group, skipped = exported.methods(methods.names)
     if not group:
         return {"wrong": None, "notes": skipped}
+    if not methods.runs:
+        return _without_runtime(exported, methods, group, files)
     of_group = {method.name: files.method(method.name) for method in group}
     try:
         only = replace(files, facts={**files.facts, "methods": of_group})
@@ -296,6 +311,31 @@ def _first_wrong(exported: ComparedMethods, methods: Group, files: ProgramFiles)
     if of_group.keys() & witnesses(exported.job.plan):
         notes = _joined(notes, write_calls(methods.calls, group, comparison.calls))
     return {"wrong": None, "notes": {**skipped, **notes}}
+
+
+def _without_runtime(
+    exported: ComparedMethods, methods: Group, group: Sequence[ComparedMethod], files: ProgramFiles
+) -> _Found:
+    """Compares methods that the runtime here cannot run: by the references in Python for their kernels, if there are
+    some. Otherwise it only calls the exported methods, for the comparison with the model."""
+    from etplugins.comparison.compare import CannotRun, Comparison
+    from etplugins.runtime import interpreter
+
+    work, facts = exported.job.plan.work, [files.method(name) for name in methods.names]
+    if all(interpreter.can_run(each["delegates"], each["operators"]) for each in facts):
+        comparison = Comparison(group, files, methods.scratch, exported.job.options.jobs)
+        with suppress(CannotRun, EtbuildError):
+            wrong = comparison.first_wrong(work, interpreter.Interpreter)
+            if wrong is None or wrong.blames != "runtime":
+                if wrong is not None:
+                    return {"wrong": vars(wrong), "notes": {}}
+                notes = dict.fromkeys(methods.names, f"{_BY_REFERENCE}, since no runtime here can run it")
+                return {"wrong": None, "notes": _joined(notes, write_calls(methods.calls, group, comparison.calls))}
+    comparison = Comparison(group)
+    with suppress(Exception):  # an operator may have no kernel in PyTorch either
+        comparison.call_exported(work)
+        return {"wrong": None, "notes": write_calls(methods.calls, group, comparison.calls)}
+    return {"wrong": None, "notes": {}}
 
 
 def _problem(exported: ComparedMethods, wrong: Wrong, *, search: bool) -> Problem:
