@@ -177,12 +177,11 @@ class Comparison:
         self.notes: dict[str, str] = {}
         self.calls: list[Call] = []
 
-    def first_wrong(self, work: int, make: Callable[[ProgramFiles, Path], Any] = Session) -> Wrong | None:
+    def first_wrong(self, work: int) -> Wrong | None:
         """Makes calls until one goes wrong, or the work is done.
 
         Args:
             work: How many numbers the operators of a method may read and write after its first call.
-            make: Makes the session of the runtime, or of what stands for it.
 
         Returns:
             The wrong call; None if all are right.
@@ -193,7 +192,7 @@ class Comparison:
         """
         assert self._files is not None, "there is a program"
         assert self._scratch is not None, "there is a place for it"
-        session = make(self._files, self._scratch)
+        session = Session(self._files, self._scratch)
         self._coverages = coverages = {method.name: Coverage(method.program) for method in self._methods}
         graphs = self._graphs(coverages)
         for method in self._methods:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from etbuild import backends
-from etbuild.errors import BuildError, EtbuildError, InputError, Problem
+from etbuild.errors import BuildError, InputError, Problem
 from etbuild.exception_text import hints, summary
 from etbuild.files import writing
 from etbuild.files.digests import canonical_json, digest
@@ -34,7 +34,6 @@ RESULT = "comparison.json"
 _LARGEST_BYTES = 1 << 31
 """The largest size of files and planned memory together. The runtime needs as much again, beside the build."""
 _ELSEWHERE, _LIMITED = "the build cannot run", "the runtime here cannot run all of it"
-_BY_REFERENCE = "was compared with PyTorch by the references in Python for its kernels"
 _CANNOT_RUN = (f"{NOT} {_ELSEWHERE}", f"{NOT} {_LIMITED}")
 """Begin the notes about methods that only another machine can run. Their quantization is judged all the same."""
 _LEAVE_OUT = "if the application has kernels of its own, `checks.compare` can leave the method out with a reason"
@@ -133,8 +132,7 @@ def compare(
     judged = [name for name in calibrated if left_out.get(name, "").startswith(_CANNOT_RUN)]
     if wanted or judged:
         found = _compare(job, witness, built, wanted, judged, scratch, known)
-        referred = {name for name, what in found.items() if what.startswith(_BY_REFERENCE)}
-        left_out = _joined({name: what for name, what in left_out.items() if name not in referred}, found)
+        left_out = _joined(left_out, found)
     notes = [f"`{name}` {what}" for name, what in sorted(left_out.items())]
     message = {"message": "\n".join(notes)} if notes else {}
     said = canonical_json({"version": 1, "data": {"status": "success", **message}})
@@ -294,7 +292,7 @@ def _first_wrong(exported: ComparedMethods, methods: Group, files: ProgramFiles)
     if not group:
         return {"wrong": None, "notes": skipped}
     if not methods.runs:
-        return _without_runtime(exported, methods, group, files)
+        return _without_runtime(exported, methods, group)
     of_group = {method.name: files.method(method.name) for method in group}
     try:
         only = replace(files, facts={**files.facts, "methods": of_group})
@@ -313,27 +311,13 @@ def _first_wrong(exported: ComparedMethods, methods: Group, files: ProgramFiles)
     return {"wrong": None, "notes": {**skipped, **notes}}
 
 
-def _without_runtime(
-    exported: ComparedMethods, methods: Group, group: Sequence[ComparedMethod], files: ProgramFiles
-) -> _Found:
-    """Compares methods that the runtime here cannot run: by the references in Python for their kernels, if there are
-    some. Otherwise it only calls the exported methods, for the comparison with the model."""
-    from etplugins.comparison.compare import CannotRun, Comparison
-    from etplugins.runtime import interpreter
+def _without_runtime(exported: ComparedMethods, methods: Group, group: Sequence[ComparedMethod]) -> _Found:
+    """Calls exported methods that the runtime here cannot run, for the comparison with the model."""
+    from etplugins.comparison.compare import Comparison
 
-    work, facts = exported.job.plan.work, [files.method(name) for name in methods.names]
-    if all(interpreter.can_run(each["delegates"], each["operators"]) for each in facts):
-        comparison = Comparison(group, files, methods.scratch, exported.job.options.jobs)
-        with suppress(CannotRun, EtbuildError):
-            wrong = comparison.first_wrong(work, interpreter.Interpreter)
-            if wrong is None or wrong.blames != "runtime":
-                if wrong is not None:
-                    return {"wrong": vars(wrong), "notes": {}}
-                notes = dict.fromkeys(methods.names, f"{_BY_REFERENCE}, since no runtime here can run it")
-                return {"wrong": None, "notes": _joined(notes, write_calls(methods.calls, group, comparison.calls))}
     comparison = Comparison(group)
     with suppress(Exception):  # an operator may have no kernel in PyTorch either
-        comparison.call_exported(work)
+        comparison.call_exported(exported.job.plan.work)
         return {"wrong": None, "notes": write_calls(methods.calls, group, comparison.calls)}
     return {"wrong": None, "notes": {}}
 
