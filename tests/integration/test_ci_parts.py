@@ -1,4 +1,4 @@
-"""The steps of the action and of the component run as they stand, in a repository with a change."""
+"""The jobs of the component for GitLab run as they stand, in a repository with a change."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -29,8 +28,6 @@ class Repository:
             **os.environ,
             "PATH": f"{root / 'bin'}:{os.environ['PATH']}",
             "HOME": str(root / "home"),
-            "GITHUB_OUTPUT": str(root / "output"),
-            "GITHUB_STEP_SUMMARY": str(root / "step.md"),
             "CI_PROJECT_DIR": str(root / "work"),
             "CI_MERGE_REQUEST_TARGET_BRANCH_NAME": "main",
             "CI_API_V4_URL": "https://gitlab.example.com/api/v4",
@@ -84,26 +81,6 @@ def assert_summary(text: str) -> None:
     assert "first" in text
     assert "second" not in text
     assert "compared with PyTorch: " in text
-
-
-def test_the_action(repository: Repository) -> None:
-    action = yaml.safe_load((ROOT / "action.yml").read_text("utf-8"))
-    inputs: dict[str, Any] = {name: each["default"] for name, each in action["inputs"].items()}
-    inputs |= {"since": "origin/main", "install": "false", "lockfiles": "models/locks"}
-    results = []
-    for step in action["runs"]["steps"]:
-        if "run" in step and step["name"] != "Install":
-            given = {
-                name: re.sub(r"\$\{\{ inputs\.(\w+) \}\}", lambda found: str(inputs[found[1]]), value)
-                for name, value in step["env"].items()
-            }
-            done = repository.run(step["run"], **given)
-            results.append((step["name"], done.returncode))
-            assert done.returncode == 0 or step["name"] == "Compare with the lockfiles", done.stderr
-    assert results[-1] == ("Compare with the lockfiles", 3), "there is no lockfile yet"
-    assert (repository.root / "output").read_text() == "programs=1\nfile=out/summary.md\n"
-    assert_summary((repository.root / "step.md").read_text())
-    assert sorted(path.name for path in (repository.work / "out/results").iterdir()) == ["first.xml"]
 
 
 def test_the_component(repository: Repository) -> None:

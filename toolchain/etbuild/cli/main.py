@@ -202,7 +202,7 @@ def _parse(words: Sequence[str], options: argparse.Namespace) -> None:
         hint = f"to build a manifest, write `etbuild build {words[0]}`" if manifest else None
         hint = hint or did_you_mean(words[0], _examples() or VERBS)
         raise InputError.of(f"there is no verb `{words[0]}`", hint)
-    if verbs is None and len(words) > 1 and words[0] not in ("-h", "--help"):
+    if verbs is None and words[1:] and _verbs(words[1:]) is None:
         raise InputError.of(
             f"`{words[0]}` is before the verb", "options follow the verb: `etbuild build ... --out out`"
         )

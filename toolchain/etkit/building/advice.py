@@ -101,10 +101,9 @@ def advised(problems: Iterable[Problem]) -> list[Problem]:
 
 
 def _advised(problem: Problem) -> Problem:
-    hint = _of_word(problem) or _of_file(problem) or _of_message(problem)
-    if hint is None or hint in (problem.hint or ""):
-        return problem
-    return replace(problem, hint=f"{hint}\n{problem.hint}" if problem.hint else hint)
+    word, hint = _of_word(problem), _of_file(problem) or _of_message(problem)
+    said = "\n".join(filter(None, [word, problem.hint, None if hint in (problem.hint or "").split("\n") else hint]))
+    return replace(problem, hint=said or None)
 
 
 def _of_message(problem: Problem) -> str | None:
