@@ -57,7 +57,7 @@ def _first(loaded: Manifest, check: str) -> Metric | Agreement:
     from etplugins.model_tests.parts import tests_of
 
     tests = tests_of(loaded.data, from_manifest(loaded.data).methods)
-    found = [*(tests.metrics if check == "metric" else tests.agreements)]
+    found: list[Metric | Agreement] = [*(tests.metrics if check == "metric" else tests.agreements)]
     if not found:
         hint = 'for example `checks: {metric: {factory: "eval:top1", samples: photos, min: 0.9}}`'
         raise InputError.at(("checks",), f"--keep-best {check}: the manifest has no `checks.{check}`", hint)
