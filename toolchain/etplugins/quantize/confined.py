@@ -126,7 +126,7 @@ class _Confined:
                 self._change(node, lambda source: ANNOTATION in source.meta)
         for node in [each for each in self._new if ANNOTATION in each.meta]:
             self._change(node, self._is_float)
-        self._mend_shared()
+        self._fix_shared()
 
     def _check_operators(self) -> None:
         """Fails if an operator does not exist, or if the quantizer takes none of its calls."""
@@ -205,7 +205,7 @@ class _Confined:
         else:
             _forget(node)
 
-    def _mend_shared(self) -> None:
+    def _fix_shared(self) -> None:
         """Gives a specification of its own to what shared one that was taken back."""
         left = _annotations(self._model)
         places = {place for place, _ in _specs(left)}
@@ -213,7 +213,7 @@ class _Confined:
             return
         moved: dict[Any, Any] = {}
 
-        def mended(place: Any, spec: Any) -> Any:
+        def fixed(place: Any, spec: Any) -> Any:
             if isinstance(spec, DerivedQuantizationSpec):
                 return spec if places.issuperset(spec.derived_from) else None
             if not isinstance(spec, SharedQuantizationSpec) or spec.edge_or_node in places:
@@ -225,9 +225,9 @@ class _Confined:
 
         for node in [each for each in self._new if each in left]:
             annotation = left[node]
-            inputs = {source: mended((source, node), spec) for source, spec in annotation.input_qspec_map.items()}
+            inputs = {source: fixed((source, node), spec) for source, spec in annotation.input_qspec_map.items()}
             inputs = {source: spec for source, spec in inputs.items() if spec is not None}
-            output = mended(node, annotation.output_qspec)
+            output = fixed(node, annotation.output_qspec)
             node.meta[ANNOTATION] = replace(annotation, input_qspec_map=inputs, output_qspec=output)
 
     def _root(self, spec: Any) -> Any:
