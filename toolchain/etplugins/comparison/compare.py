@@ -327,7 +327,8 @@ class Comparison:
             if _NO_MEMORY in str(error):
                 raise CannotRun(f"{_WITHOUT_MEMORY} in {call.name}") from error
             return self._of_call(method, f"{error} (in {call.name})", "runtime"), work
-        found = self._wrong(*map(method.numbers, (actual, expected)), method, lambda each: method.numbers(each.outputs))
+        numbers, wanted = map(method.numbers, (actual, expected))
+        found = self._wrong(numbers, wanted, method, lambda each: method.numbers(each.outputs))
         if not found and (laid := layout.wrong(actual, expected)):
             return self._of_call(method, f"{_DIFFERS} {call.name}: {chr(10).join(laid)}", "layout"), work
         if found:
@@ -336,7 +337,7 @@ class Comparison:
             wrong = self._of_call(method, f"{differs} {call.name}: {chr(10).join(found)}")
             return replace(wrong, overflows=node), work
         worst, count = self.agreement.get(method.name, (math.inf, 0))
-        ratio = math.inf if call.is_extreme else accuracy.worst_ratio(*map(method.numbers, (actual, expected)))
+        ratio = math.inf if call.is_extreme else accuracy.worst_ratio(numbers, wanted)
         self.agreement[method.name] = min(worst, ratio), count + 1
         return None, work
 

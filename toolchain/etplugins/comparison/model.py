@@ -35,7 +35,7 @@ class ExportedForm:
     inputs: TreeSpec
     is_quantized: bool
     has_states: bool
-    edges: tuple[edges.Edges, edges.Edges]
+    edges: tuple[edges.Edges, edges.Edges] = ((), ())
 
     @classmethod
     def of(cls, program: ExportedProgram) -> ExportedForm:
@@ -102,7 +102,7 @@ class ModelComparison:
 
     def _numbers(self, name: str, leaves: list[Any], outputs: list[Any]) -> tuple[list[Any], list[Any]]:
         """The inputs and outputs of a call as the model has them: quantizing a method may have made them integers."""
-        if name not in self._calibrated:
+        if name not in self._calibrated or not any(map(any, self._forms[name].edges)):
             return leaves, outputs
         of_inputs, of_outputs = self._forms[name].edges
         return edges.dequantized(leaves, of_inputs), edges.dequantized(outputs, of_outputs)

@@ -71,7 +71,7 @@ class _Layouts:
         self._changed.add(node)
 
     def _called(self, node: Node) -> Any:
-        return node.target(*map_arg(node.args, self._value), **map_arg(node.kwargs, self._value))  # type: ignore[operator]
+        return node.target(*map_arg(node.args, self._value), **map_arg(node.kwargs, self._value))
 
     def _value(self, node: Node) -> Any:
         value = node.meta.get("val")
@@ -98,8 +98,9 @@ class _Layouts:
 
         def kept(node: Node) -> Node:
             before, value = self._before.get(node), node.meta.get("val")
-            changed = node in self._changed and isinstance(before, torch.Tensor)
-            if not changed or before.dim_order() == value.dim_order() or not before.is_contiguous():
+            if node not in self._changed or not isinstance(before, torch.Tensor) or not before.is_contiguous():
+                return node
+            if before.dim_order() == value.dim_order():
                 return node
             return self._copied(node, torch.contiguous_format, node)
 

@@ -82,8 +82,8 @@ def confine(quantizer: Quantizer, limits: Limits) -> Quantizer:
             _note_kinds(model)
         return transform(model)
 
-    quantizer.annotate = annotate  # type: ignore[method-assign]
-    quantizer.transform_for_annotation = transform_for_annotation  # type: ignore[method-assign]
+    quantizer.annotate = annotate
+    quantizer.transform_for_annotation = transform_for_annotation
     return quantizer
 
 

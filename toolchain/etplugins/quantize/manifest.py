@@ -61,7 +61,7 @@ def _with_io(method: Method, inherited: Quantize | None) -> Method:
     quantize = method.get("quantize", inherited)
     if "io" not in method or quantize is None or "pt2e" not in quantize:
         return method
-    return {**method, "quantize": {**quantize, "pt2e": {**quantize["pt2e"], "io": method["io"]}}}  # type: ignore[typeddict-unknown-key]
+    return {**method, "quantize": {**quantize, "pt2e": {**quantize["pt2e"], "io": method["io"]}}}
 
 
 def _check_io(manifest: Manifest) -> Iterator[Problem]:

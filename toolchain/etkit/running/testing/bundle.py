@@ -163,8 +163,8 @@ def _verify(tester: Tester, files: ProgramFiles, content: bytes, vectors: Sequen
         task = f"running {vector.case}"
         try:
             actual = child.result(task, partial(_outputs, files, vector))
-            pair = [tester.numbers(vector.method, each) for each in (actual, vector.outputs or [])]
-            problem = "\n".join(tester.differences(vector.method, *pair)) if vector.outputs else ""
+            numbers, wanted = (tester.numbers(vector.method, each) for each in (actual, vector.outputs or []))
+            problem = "\n".join(tester.differences(vector.method, numbers, wanted)) if vector.outputs else ""
             # The runtime's own comparison cannot be given named data, and crashes without it.
             if not problem and vector.outputs is not None and not files.named_data:
                 problem = child.result(task, partial(_refused, files, content, vector))
