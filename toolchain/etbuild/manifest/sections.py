@@ -248,6 +248,7 @@ class Manifest(TypedDict, total=False):
     report: Report
     checks: Checks
     tests: Any
+    qualify: Any
 
 
 Partitioners = list[str | BackendEntry]

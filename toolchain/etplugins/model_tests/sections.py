@@ -78,3 +78,25 @@ class Tests(TypedDict, total=False):
     seed: int
     methods: dict[str, TestsOfMethod]
     cases: dict[str, Case]
+
+
+class AtMost(TypedDict):
+    """Data of `etplugins.model_tests.parts.AtMost`."""
+
+    at_most: Number
+    of: str
+
+
+class AtLeast(TypedDict):
+    """Data of `etplugins.model_tests.parts.AtLeast`."""
+
+    at_least: Number
+
+
+class Qualify(TypedDict, total=False):
+    """Data of `etplugins.model_tests.parts.Qualify`."""
+
+    size: AtMost
+    memory: AtMost
+    sqnr: AtLeast
+    agreement: Agreement | list[Agreement]

@@ -19,7 +19,7 @@ from etkit.building import checkpoints
 from etkit.building.verbs import build
 
 _WRITTEN_BY_HAND = (".py", ".yaml", ".yml")  # a new one matters: the last build may have missed it
-_MADE = (".pte", ".ptd", ".index.json", ".report.json")  # outputs, which may be in the same directories as inputs
+_MADE = (".pte", ".ptd", ".index.json", ".report.json", ".results.json")  # which may be in the directories of inputs
 
 
 def add(verbs: Any) -> None:
