@@ -12,7 +12,7 @@ from etbuild.files.digests import file_digest
 from etkit.choosing import measured
 from etkit.kept_results import Kept, Results
 from etkit.tables import size
-from etplugins.model_tests.parts import ALL_OUTPUTS, BASE, Agreement, AtMost, Qualify
+from etplugins.model_tests.parts import ALL_OUTPUTS, BASE, Agreement, PartOf, Qualify
 
 if TYPE_CHECKING:
     from etkit.building.programs import Candidate
@@ -47,7 +47,7 @@ def judge(
     return Results(candidate.plan.name, file_digest(candidate.program), results, qualifies)
 
 
-def _relative(key: str, limit: AtMost | None, candidate: Candidate, others: Mapping[str, Candidate]) -> Iterator[Kept]:
+def _relative(key: str, limit: PartOf | None, candidate: Candidate, others: Mapping[str, Candidate]) -> Iterator[Kept]:
     """The result of a limit relative to another program."""
     if limit is None:
         return

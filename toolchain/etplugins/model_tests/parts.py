@@ -155,7 +155,7 @@ BASE = "base"
 """In `qualify`, the program without a variant."""
 
 
-class AtMost(Part, definition="atMost"):
+class PartOf(Part, definition="partOf"):
     """A limit relative to another program of the manifest. For example `{at_most: 0.95, of: base}`.
 
     Attributes:
@@ -167,7 +167,7 @@ class AtMost(Part, definition="atMost"):
     of: FileStem
 
 
-class AtLeast(Part, definition="atLeast"):
+class Least(Part, definition="least"):
     """A limit. For example `{at_least: 30}`.
 
     Attributes:
@@ -193,9 +193,9 @@ class Qualify(Part, minProperties=1):
 
     _LEFT_OUT = ("size", "memory", "sqnr", "agreement")
 
-    size: AtMost | None = None
-    memory: AtMost | None = None
-    sqnr: AtLeast | None = None
+    size: PartOf | None = None
+    memory: PartOf | None = None
+    sqnr: Least | None = None
     agreement: Annotated[tuple[Agreement, ...], Says(one=True, minItems=1)] | None = None
 
     @classmethod

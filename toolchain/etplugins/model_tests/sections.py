@@ -80,15 +80,15 @@ class Tests(TypedDict, total=False):
     cases: dict[str, Case]
 
 
-class AtMost(TypedDict):
-    """Data of `etplugins.model_tests.parts.AtMost`."""
+class PartOf(TypedDict):
+    """Data of `etplugins.model_tests.parts.PartOf`."""
 
     at_most: Number
     of: str
 
 
-class AtLeast(TypedDict):
-    """Data of `etplugins.model_tests.parts.AtLeast`."""
+class Least(TypedDict):
+    """Data of `etplugins.model_tests.parts.Least`."""
 
     at_least: Number
 
@@ -96,7 +96,7 @@ class AtLeast(TypedDict):
 class Qualify(TypedDict, total=False):
     """Data of `etplugins.model_tests.parts.Qualify`."""
 
-    size: AtMost
-    memory: AtMost
-    sqnr: AtLeast
+    size: PartOf
+    memory: PartOf
+    sqnr: Least
     agreement: Agreement | list[Agreement]

@@ -138,7 +138,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Builds a program, or one for each variant and checkpoint, and lists the artifacts.
 
-    A variant that does not have what its `qualify` asks for is left out. That is no error, unless the command names it.
+    A variant that does not have what its `qualify` asks for is left out. If the command names it, that is an error.
     """
     if options.against is not None and not options.html:
         raise InputError.of("--against needs --html", "`etbuild diff` prints the differences of two programs")

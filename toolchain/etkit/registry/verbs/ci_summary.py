@@ -42,21 +42,22 @@ def add(verbs: Any) -> None:
         "also show the results that `etbuild test --results` wrote here (default: those beside the build)",
     )
     add_path(parser, "--junit FILE", "also write the checks and the results as JUnit XML")
-    add_path(
-        parser, "--lockfiles DIR", "also compare each program with NAME.lock.json of this directory, in the JUnit XML"
-    )
+    add_path(parser, "--lockfiles DIR", "also compare each program with NAME.lock.json of this directory")
+    add_flag(parser, "--fail", "exit with code 3 if a program differs from its lockfile")
     registry_options.add_access(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Prints the summary, and writes the checks."""
-    from etbuild.errors import InputError
+    from etbuild.errors import CheckError, InputError
     from etbuild.publishing import artifacts
     from etkit import kept_results
     from etkit.registry.oci import places, reference, summary
 
-    if options.lockfiles is not None and options.junit is None:
-        raise InputError.of("--lockfiles needs --junit, where the comparison is written")
+    if options.lockfiles is None and options.fail:
+        raise InputError.of("--fail needs --lockfiles, to know what differs")
+    if options.lockfiles is not None and options.junit is None and not options.fail:
+        raise InputError.of("--lockfiles needs --junit, where the comparison is written, or --fail")
     access = registry_options.access(options)
     with ExitStack() as opened:
         after = opened.enter_context(places.opened(options.build, access))
@@ -70,15 +71,19 @@ def run(options: argparse.Namespace) -> int:
             with suppress(NoSuchPackage):
                 before = opened.enter_context(places.opened(options.before_if_any, access))
         programs = summary.summarize(before, after, options.partial)
+        locks = summary.lock_differences(programs, options.lockfiles) if options.lockfiles else {}
     left_out: list[Results] = []
     for directory in dict.fromkeys(filter(None, (_beside(options.build), options.results))):
         programs = summary.with_results(programs, directory)
         known = {each.name for each in left_out}
         left_out += [each for each in kept_results.left_out(directory) if each.name not in known]
     if options.junit is not None:
-        artifacts.replace(options.junit, summary.junit(programs, options.lockfiles))
+        artifacts.replace(options.junit, summary.junit(programs, locks))
     shown = summary.as_json(programs, left_out) if options.json else None
     print(summary.markdown(programs, left_out).rstrip() if shown is None else json.dumps(shown, indent=2))
+    differing = [problem for error in locks.values() if error is not None for problem in error.problems]
+    if options.fail and differing:
+        raise CheckError(differing)
     return 0
 
 
