@@ -80,6 +80,11 @@ class Build:
         return {} if self.report is None else {**self.report["methods"]}
 
     @property
+    def applications(self) -> dict[str, Any]:
+        """The kinds of applications that can load it, by the manifest's `for`, each with what it links."""
+        return {} if self.report is None else {**self.report.get("applications", {})}
+
+    @property
     def backends(self) -> list[str]:
         """The backends that it calls, as the runtime calls them."""
         return sorted({name for method in self.methods.values() for name in method["delegates"]})

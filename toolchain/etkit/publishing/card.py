@@ -254,7 +254,7 @@ def _applications(builds: Sequence[Build]) -> list[str]:
     rows = [
         (f"`{build.name}`", kind, facts["library"], facts["release"], ", ".join(facts["links"]) or "-")
         for build in builds
-        for kind, facts in (build.report or {}).get("applications", {}).items()
+        for kind, facts in build.applications.items()
     ]
     lead = "The builds check that these applications can load the programs. They link:"
     return (

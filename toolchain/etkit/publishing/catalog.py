@@ -53,7 +53,6 @@ def encoded(builds: Iterable[Build], address: str) -> bytes:
 
 def _program(build: Build, address: str) -> dict[str, Any]:
     stated = {key: build.metadata[key] for key in _OF_METADATA if key in build.metadata}
-    listed = build.report or {}
     return {
         "name": build.name,
         "model": build.base,
@@ -68,7 +67,7 @@ def _program(build: Build, address: str) -> dict[str, Any]:
         "files": [_file(each, build.folder, address) for each in [*build.shipped, build.index_file]],
         "methods": build.interface,
         "constant_methods": {} if build.report is None else {**build.report["constant_methods"]},
-        "applications": listed.get("applications", {}),
+        "applications": build.applications,
     }
 
 

@@ -21,11 +21,14 @@ from etkit.registry.oci.attempts import Broken, Count, attempts
 
 try:
     import huggingface_hub
+    import huggingface_hub.errors
     import huggingface_hub.utils
-    from huggingface_hub import errors
 except ImportError:
     message = "a push to Hugging Face needs the package `huggingface_hub`"
     raise InputError.of(message, "pip install huggingface_hub (the extra `huggingface` has it)") from None
+
+_hub: Any = huggingface_hub  # its types leave out names that its documentation has
+errors = _hub.errors
 
 PREFIX = "hf:"
 _ID = re.compile(r"(?P<owner>[\w.-]{1,96})/(?P<name>[\w.-]{1,96})(@(?P<branch>[\w./-]{1,200}))?", re.ASCII)
@@ -100,7 +103,7 @@ def push(directory: Path, to: Target, message: str, private: bool = False) -> Pu
     """
     found = builds.read(directory)
     files = dict(_files(directory, found))
-    huggingface_hub.utils.disable_progress_bars()
+    _hub.utils.disable_progress_bars()
     api = huggingface_hub.HfApi()
     hint = "the commit was not made: push again"
     for attempt in attempts(threading.Event(), Count(), f"{to}: the push failed", hint):
