@@ -14,8 +14,8 @@ MostLabels = 200_000
 
 
 class Application(Part, short="kind", also=kinds.FileStem, definition="application", needs=("kind",)):
-    """A kind of application, or a mapping with what one of your own has in addition. For example `android`,
-    `{kind: android, kernels: ["mylib::op.out"]}`.
+    """A kind of application, with what one of your own has in addition. For example `{kind: android, kernels:
+    ["mylib::op.out"]}`.
 
     Attributes:
         kind: The kind. For example `android`.
