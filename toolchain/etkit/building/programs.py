@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
@@ -212,7 +213,10 @@ class _Building:
         everything = [*self._programs, *more.values()]
         for number, each in enumerate(everything, 1):
             shown = f"{each.name} ({number} of {len(everything)})"
-            how = self._how if len(everything) == 1 else replace(self._how, stage=of_program(self._how.stage, shown))
+            how = self._how
+            if len(everything) > 1:
+                stage, step = (of_program(part, shown) for part in (how.stage, how.step))
+                how = replace(how, stage=stage, step=step)
             try:
                 self._build(each, how, is_kept=each.name in own and not each.others)
             except EtbuildError as error:
@@ -237,7 +241,9 @@ class _Building:
         if each.others and how.write_page is not None:
             self._pages[each.name] = _Page(how.write_page)
             how = replace(how, write_page=self._pages[each.name])
+        began = time.monotonic()
         plan, built = _built(each.manifest, each.inputs, place, how)
+        built = replace(built, seconds=time.monotonic() - began)
         self._candidates[each.name] = Candidate(each.manifest, plan, each.inputs, place, built.key)
         self._results[each.name] = built
         if is_kept:
@@ -250,7 +256,7 @@ class _Building:
         if missing:
             raise BuildError.of(f"it was built, and left out: {missing[0]}, with which it is compared, was not built")
         others = {word: self._candidates[other.name] for word, other in each.others.items()}
-        with self._how.stage(f"{each.name}: compare with what it must reach"), locating(each.manifest.positions):
+        with self._how.step(f"{each.name}: compare with what it must reach"), locating(each.manifest.positions):
             judge = plugins.load("judge", "qualify")
             results: Results = judge(each.qualify, candidate, others, self._how)
         self.outcome.judged[each.name] = results

@@ -10,9 +10,8 @@ import yaml
 
 from etbuild.errors import printable
 from etkit.choosing.trials import Trial
-from etkit.running.benchmarking.results import duration
 from etkit.svg import COLOURS, document, text
-from etkit.tables import size, table
+from etkit.tables import duration, size, table
 
 SCHEMA = "executorch-tuning/v1"
 _WIDTH, _HEIGHT, _LEFT, _TOP = 560, 320, 80, 40

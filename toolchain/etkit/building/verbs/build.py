@@ -79,6 +79,12 @@ def add(verbs: Any) -> None:
         "--etrecord",
         "also write NAME.etrecord, a directory with an ETRecord of each method, for ExecuTorch's Inspector",
     )
+    add_flag(
+        parser,
+        "--origins",
+        "also write NAME.lowering.json and NAME.export.lines.json, from which `etbuild profile` and Model Explorer "
+        "know the graph, the layers and the lines",
+    )
     add_value(
         parser, "--timeout SECONDS", "stop a build that takes longer, and name the stage that was running", type=seconds
     )
@@ -108,6 +114,7 @@ _NOT_USED: dict[str, Any] = {
     "html": False,
     "against": None,
     "etrecord": False,
+    "origins": False,
     "json": False,
     "weights": [],
     **NOT_USED,
@@ -147,11 +154,51 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace, manifests: Sequence[GivenManifest]) -> int:
+    from etkit.building import programs as building
+
+    found = _programs(options, manifests)
+    if options.stop_after is not None:
+        if len(found) > 1:
+            raise InputError.of("--stop-after writes the stages of one program: name one variant")
+        _show_stages(options, found[0].manifest, found[0].inputs)
+        return 0
+    names = wanted(options)
+    several = names is None or len(names) > 1
+    go_on = several or bool(options.weights) or may_be_several(options.manifests)
+    outcome = building.build_each(found, options.directory, how_to_build(options), go_on=go_on)
+    if options.json:
+        facts = [*_all_facts(outcome)]
+        only = {key: value for key, value in facts[0].items() if key != "name"} if facts else {}
+        print(json.dumps(facts if go_on else only, indent=2))
+    elif text := table(outcome):
+        print(text)
+    if outcome.errors:
+        raise in_programs(outcome.errors)
+    return 0
+
+
+def build_each(options: argparse.Namespace) -> Outcome:
+    """Builds all programs of a command, and prints nothing about them. Returns what has become of them."""
+    from etkit.building import programs as building
+
+    with with_written(options, each_manifest(options.manifests)) as manifests:
+        found = _programs(options, manifests)
+        return building.build_each(found, options.directory, how_to_build(options), go_on=True)
+
+
+def programs(options: argparse.Namespace) -> list[Wanted]:
+    """The programs that a command builds, each with its inputs."""
+    with with_written(options, each_manifest(options.manifests)) as manifests:
+        return _programs(options, manifests)
+
+
+def _programs(options: argparse.Namespace, manifests: Sequence[GivenManifest]) -> list[Wanted]:
+    """The programs to build: each manifest with each variant and each checkpoint."""
     from etbuild.manifest import validate
-    from etkit.building.programs import build_each, programs_of
+    from etkit.building.programs import programs_of
 
     names = wanted(options)
-    programs: list[Wanted] = []
+    found: list[Wanted] = []
     files: dict[str, list[Path]] = {}
     for manifest in manifests:
         loaded = validate.load_each(manifest.path, manifest.name, names, settings(options))
@@ -159,25 +206,9 @@ def _run(options: argparse.Namespace, manifests: Sequence[GivenManifest]) -> int
         of_manifest = programs_of(loaded, file, names, settings(options), given, options.weights)
         for each in of_manifest:
             files.setdefault(each.name, []).append(manifest.path)
-        programs += of_manifest
+        found += of_manifest
     _check_names(files)
-    if options.stop_after is not None:
-        if len(programs) > 1:
-            raise InputError.of("--stop-after writes the stages of one program: name one variant")
-        _show_stages(options, programs[0].manifest, programs[0].inputs)
-        return 0
-    several = names is None or len(names) > 1
-    go_on = several or bool(options.weights) or may_be_several(options.manifests)
-    outcome = build_each(programs, options.directory, how_to_build(options), go_on=go_on)
-    if options.json:
-        facts = [*_all_facts(outcome)]
-        only = {key: value for key, value in facts[0].items() if key != "name"} if facts else {}
-        print(json.dumps(facts if go_on else only, indent=2))
-    elif text := _table(outcome):
-        print(text)
-    if outcome.errors:
-        raise in_programs(outcome.errors)
-    return 0
+    return found
 
 
 def _check_names(files: Mapping[str, Sequence[Path]]) -> None:
@@ -201,17 +232,21 @@ def wanted(options: argparse.Namespace) -> list[str | None] | None:
 
 def how_to_build(options: argparse.Namespace) -> BuildOptions:
     """How a build runs and what else it writes, from the options."""
-    from etbuild.cli.terminal import Progress
     from etkit.local.build import BuildOptions
+    from etkit.local.progress import Steps, speak
 
+    speak()
+    shown = Steps()
     return BuildOptions(
-        Progress().stage,
+        shown.stage,
         kept_cache(options),
         options.restart,
         lowering_options(options),
         _verify if options.verify_reproducible else None,
         partial(_write_page, against=options.against, results=options.directory) if options.html else None,
         options.etrecord,
+        options.directory if options.origins else None,
+        step=shown.step,
     )
 
 
@@ -243,17 +278,17 @@ _NOTHING = {
 
 
 def _show_stages(options: argparse.Namespace, loaded: Manifest, given: Inputs) -> None:
-    from etbuild.cli.terminal import Progress
     from etbuild.plan.plan import from_manifest
     from etbuild.publishing.artifacts import turn
     from etkit.building.show_stages import stop_after
+    from etkit.local.progress import Steps
 
     plan = from_manifest(loaded.data)
     with locating(loaded.positions):
         plan.check_backends()
         options.restart()
         with turn(options.directory):  # otherwise stages of two models could be mixed
-            saved = stop_after(options.stop_after, plan, given, options.directory, Progress().stage)
+            saved = stop_after(options.stop_after, plan, given, options.directory, Steps().stage)
     if options.json:
         print(json.dumps([str(path) for paths in saved.values() for path in paths], indent=2))
         return
@@ -278,8 +313,11 @@ def _all_facts(outcome: Outcome) -> Iterator[dict[str, Any]]:
 
 
 def _facts(built: BuildResult) -> dict[str, Any]:
+    from etkit.local import agreement
+
     artifacts = [{**artifact.facts(), "path": str(artifact.path)} for artifact in built.artifacts]
-    how = {"steps": built.steps, "methods": built.methods, "comparisons": built.comparisons}
+    how: dict[str, Any] = {"steps": built.steps, "methods": built.methods, "comparisons": built.comparisons}
+    how["agreement"] = agreement.to_json(built.agreement)
     return {"key": built.key, **how, "artifacts": artifacts}
 
 
@@ -289,20 +327,22 @@ def _judgement(results: Results | None) -> dict[str, Any]:
     return {"qualifies": results.qualifies, "results": results.listed}
 
 
-def _table(outcome: Outcome) -> str:
+def table(outcome: Outcome) -> str:
+    """The artifacts of programs for people, what came from the cache, how well they agree with PyTorch, and what was
+    left out; empty if nothing was built."""
+    from etkit import tables
     from etkit.building.programs import reasons
-    from etkit.tables import size, table
 
     built = outcome.built
     rows = [("artifact", "size", "sha256")]
-    rows += [(str(each.path), size(each.size), each.sha256[:16]) for _, one in built for each in one.artifacts]
+    rows += [(str(each.path), tables.size(each.size), each.sha256[:16]) for _, one in built for each in one.artifacts]
     several = len(built) + len(outcome.left_out) + len(outcome.errors) > 1
     cached = {name: _from_cache(one) for name, one in built}
     shown = [f"{name} ({steps})" if several else steps for name, steps in cached.items() if steps]
     compared = {name: _compared(one) for name, one in built}
     failed = [name for name in outcome.errors if name not in outcome.judged]
     lines = [
-        *([table(rows)] if built else []),
+        *([tables.table(rows)] if built else []),
         *([f"from the cache: {', '.join(shown)}"] if shown else []),
         *(f"{name}: {how}" if several else how for name, how in compared.items() if how),
         *(f"left out: {each.name} ({'; '.join(what for _, what in reasons(each))})" for each in outcome.left_out),
@@ -316,9 +356,13 @@ def _from_cache(built: BuildResult) -> str:
 
 
 def _compared(built: BuildResult) -> str:
-    """How many methods were compared, if earlier comparisons of some are known."""
+    """How well the program agrees with PyTorch, and how many methods were compared if those of some are known."""
+    from etkit.local.agreement import shown
+
     how = Counter(built.comparisons.values())
-    if how["runtime"] == how.total():
-        return ""
-    with_model = f", {how['model']} with the model only" if how["model"] else ""
-    return f"compared: {how['runtime']} of {how.total()} methods{with_model}; known: {how['cached']}"
+    figures = shown(built.agreement)
+    lines = [f"compared with PyTorch: {figures}"] if figures else []
+    if how["runtime"] != how.total():
+        with_model = f", {how['model']} with the model only" if how["model"] else ""
+        lines.append(f"compared: {how['runtime']} of {how.total()} methods{with_model}; known: {how['cached']}")
+    return "; ".join(lines)

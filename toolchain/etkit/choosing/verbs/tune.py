@@ -55,21 +55,25 @@ def add(verbs: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Tries the schemes, and prints what they cost."""
-    from etbuild.cli.terminal import Progress
     from etbuild.manifest import validate
     from etbuild.manifest.positions import locating
     from etbuild.publishing import artifacts
     from etkit.choosing import shown
     from etkit.choosing.trials import Tuning, tried
     from etkit.local.build import BuildOptions
+    from etkit.local.progress import Steps, speak
 
     if options.write and options.settings:
         raise InputError.of("--write does not go with --set: variants of other values would be written")
     loaded = validate.load(options.manifest, None, None, settings(options))
     with locating(loaded.positions):
         _check_names(options.only, loaded.data)
+        speak()
         options.restart()
-        how = BuildOptions(Progress().stage, kept_cache(options), options.restart, lowering_options(options))
+        steps = Steps()
+        how = BuildOptions(
+            steps.stage, kept_cache(options), options.restart, lowering_options(options), step=steps.step
+        )
         declared = inputs(options, [options.manifest.parent, *options.root])
         times = None if options.no_latency else options.seconds
         trials = tried(Tuning(loaded, declared, how, times, options.only))
