@@ -775,7 +775,7 @@ def test_a_folder_without_a_tokenizer_says_so(tmp_path: Path, capsys: pytest.Cap
             "   # a guess: config.json has no `max_position_embeddings`",
         ),
         (
-            {"architectures": ["ViTModel"], "num_channels": 3},
+            {"architectures": ["ViTForMaskedImageModeling"], "num_channels": 3},
             "# pixel_values; a guess, because config.json has no `image_size`",
         ),
     ],
