@@ -49,7 +49,9 @@ def failure(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     [
         pytest.param({"architectures": ["BertModel"], "vocab_size": 9}, [[1, 16]], id="encoder"),
         pytest.param(
-            {"architectures": ["ViTModel"], "num_channels": 1, "image_size": [32, 48]}, [[1, 1, 32, 48]], id="image"
+            {"architectures": ["ViTForMaskedImageModeling"], "num_channels": 1, "image_size": [32, 48]},
+            [[1, 1, 32, 48]],
+            id="image",
         ),
         pytest.param(
             {"architectures": ["Wav2Vec2Model"], "vocab_size": 9, "conv_dim": [8], "feat_proj_dropout": 0.0},

@@ -11,10 +11,14 @@ import torch
 from torch._subclasses import FakeTensorMode
 
 from etbuild.errors import InputError
+from etbuild.model.module import set_methods
 from etbuild.plan.parts import ModelExample
 from etplugins.transformers.huggingface_config import PATH
 from etplugins.transformers.parts import HuggingFace
 
+_PADDING, _NUMBERS = "_get_extra_padding_for_conv1d", ("kernel_size", "stride", "padding_total")
+"""The method of a convolution that pads a sound, and what it computes with: transformers has tensors of one number. An
+export does not know their values."""
 _CODES, _SOUND, _SCALES = "audio_codes", "audio_values", "audio_scales"
 
 Entries = dict[str, Callable[..., torch.Tensor]]
@@ -38,6 +42,12 @@ def add(model: Any, settings: HuggingFace) -> Entries:
     if not hasattr(cls, "encode") or decoding is None or _CODES not in inspect.signature(decoding).parameters:
         message = f"`{cls.__name__}` is no codec: it has no `encode` and `decode` with `{_CODES}`"
         raise InputError.at((*PATH, "task"), message, "choose a class such as EncodecModel, MimiModel or DacModel")
+    for layer in (each for each in model.modules() if hasattr(each, _PADDING)):
+        numbers = {name: int(getattr(layer, name)) for name in _NUMBERS}
+        for name, number in numbers.items():
+            layer._buffers.pop(name, None)
+            setattr(layer, name, number)
+        set_methods(layer, **{_PADDING: _padding})
     has_scales = _SCALES in inspect.signature(decoding).parameters
 
     def encode(self: Any, waveform: torch.Tensor) -> torch.Tensor:
@@ -55,6 +65,12 @@ def add(model: Any, settings: HuggingFace) -> Entries:
         return sound
 
     return {"encode": encode, "decode": decode, "example_of_part": _example_of_part}
+
+
+def _padding(layer: Any, sound: torch.Tensor) -> int:
+    """How many samples follow a sound, so that its last frame is whole."""
+    rest = sound.shape[-1] - layer.kernel_size + layer.padding_total
+    return -rest % int(layer.stride)
 
 
 def _example_of_part(model: Any, example_plan: ModelExample) -> torch.Tensor:
