@@ -12,7 +12,7 @@ import itertools
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from etplugins.tokenizer import sentencepiece_model
 
@@ -43,7 +43,7 @@ class Form:
     suffix: str
     content: bytes
     apart: frozenset[int] = frozenset()
-    normal: str = ""
+    normal: Literal["NFC", "NFD", "NFKC", "NFKD", ""] = ""
     plain: bool = False
 
     @property
@@ -87,7 +87,7 @@ def _as_bpe(tokenizer: dict[str, Any], left_out: str = "") -> bytes:
     normalizer that is not written."""
     parts = [part for part in _parts(tokenizer, "normalizer", "normalizers") if part["type"] != left_out]
     normalizers = [each for part in parts for each in _normalizers(part)]
-    splits = []
+    splits: list[dict[str, Any]] = []
     for part in _parts(tokenizer, "pre_tokenizer", "pretokenizers"):
         if part["type"] == "Metaspace":
             if splits:

@@ -69,7 +69,7 @@ def add(model: Any, settings: HuggingFace) -> Entries:
 
 def _padding(layer: Any, sound: torch.Tensor) -> int:
     """How many samples follow a sound, so that its last frame is whole."""
-    rest = sound.shape[-1] - layer.kernel_size + layer.padding_total
+    rest: int = sound.shape[-1] - layer.kernel_size + layer.padding_total
     return -rest % int(layer.stride)
 
 

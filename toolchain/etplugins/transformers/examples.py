@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from etbuild.errors import DocumentPath
+from etbuild.inputs.user_code import wrap_user_error
 from etbuild.plan.parts import ModelExample
 
 _OF_ENCODERS, _OF_IMAGES_AND_TEXT = ("encoder_outputs", "features"), ("embeddings", "pixel_values")
@@ -24,9 +25,11 @@ def example(model: Any, example_plan: ModelExample, path: DocumentPath) -> Any:
     """
     from etplugins.transformers import encoder_decoder, image_text, single_call  # these import transformers
 
-    found = model.example_of_part(example_plan) if hasattr(model, "example_of_part") else None
-    if found is not None:
-        return found
+    if hasattr(model, "example_of_part"):
+        with wrap_user_error(path, f"finding the shapes of the parts of `{type(model).__name__}`"):
+            found = model.example_of_part(example_plan)
+        if found is not None:
+            return found
     if example_plan.of_model in _OF_ENCODERS:
         return encoder_decoder.example(model, example_plan, path)
     of_text = example_plan.of_model in _OF_IMAGES_AND_TEXT

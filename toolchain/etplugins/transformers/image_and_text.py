@@ -58,8 +58,12 @@ def add(model: Any, settings: HuggingFace) -> Entries:
         scores: torch.Tensor = torch.matmul(texts, image.t()) * getattr(self, _SCALE).exp()
         return (scores + getattr(self, _BIAS) if hasattr(self, _BIAS) else scores).t()
 
-    entries = {"encode_image": encode_image, "encode_text": encode_text, "score": score}
-    return {**entries, "example_of_part": _example_of_part}
+    return {
+        "encode_image": encode_image,
+        "encode_text": encode_text,
+        "score": score,
+        "example_of_part": _example_of_part,
+    }
 
 
 def _vector(features: Any) -> torch.Tensor:
