@@ -133,6 +133,19 @@ def test_checks_and_lockfiles_become_test_cases(builds: tuple[Path, Path], run: 
     assert "there is no lockfile yet" in failures["new: lockfile"]
 
 
+def test_a_summary_fails_where_a_lockfile_differs_if_asked(builds: tuple[Path, Path], run: Run, tmp_path: Path) -> None:
+    (tmp_path / "locks").mkdir()
+    for name in ("same", "changed", "gone"):
+        run("lock", builds[0] / f"{name}.index.json", tmp_path / f"locks/{name}.lock.json", "--update")
+    asked = ("--lockfiles", tmp_path / "locks", "--fail")
+    said = run("ci-summary", builds[1], *asked, expect=3)
+    assert "changed.lock.json: the program differs from the lockfile" in said
+    assert "new.lock.json: there is no lockfile yet" in said
+    assert "same.lock.json" not in said
+    assert "changed" in run("ci-summary", builds[0], "--partial", *asked)
+    assert "needs --lockfiles" in run("ci-summary", builds[1], "--fail", expect=2)
+
+
 def test_lockfiles_need_a_place_for_the_result(builds: tuple[Path, Path], run: Run) -> None:
     assert "needs --junit" in run("ci-summary", builds[1], "--lockfiles", builds[0], expect=2)
 

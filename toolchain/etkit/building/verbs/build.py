@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -80,6 +81,12 @@ def add(verbs: Any) -> None:
         "--etrecord",
         "also write NAME.etrecord, a directory with an ETRecord of each method, for ExecuTorch's Inspector",
     )
+    add_flag(
+        parser,
+        "--origins",
+        "also write NAME.lowering.json and NAME.export.lines.json, from which `etbuild profile` and Model Explorer "
+        "know the graph, the layers and the lines",
+    )
     add_value(
         parser, "--timeout SECONDS", "stop a build that takes longer, and name the stage that was running", type=seconds
     )
@@ -109,6 +116,7 @@ _NOT_USED: dict[str, Any] = {
     "html": False,
     "against": None,
     "etrecord": False,
+    "origins": False,
     "json": False,
     "weights": [],
     **NOT_USED,
@@ -145,6 +153,40 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace, manifests: Sequence[GivenManifest]) -> int:
+    programs = _programs(options, manifests)
+    if options.stop_after is not None:
+        if len(programs) > 1:
+            raise InputError.of("--stop-after writes the stages of one program: name one variant")
+        _show_stages(options, *programs[0])
+        return 0
+    names, go_on = wanted(options), bool(options.weights) or may_be_several(options.manifests)
+    built, errors = _build_each(programs, options.directory, how_to_build(options), go_on=go_on)
+    if options.json:
+        facts = [{"name": name, **_facts(each)} for name, each in built]
+        print(json.dumps(facts if names is None or len(names) > 1 or go_on else _facts(built[0][1]), indent=2))
+    elif built:
+        print(table(built))
+    if errors:
+        raise in_programs(errors)
+    return 0
+
+
+def build_each(options: argparse.Namespace) -> tuple[list[tuple[str, BuildResult]], dict[str, EtbuildError]]:
+    """Builds all programs of a command, and prints nothing about them. Returns what was built and the errors, both
+    with the names of the programs."""
+    with with_written(options, each_manifest(options.manifests)) as manifests:
+        programs = _programs(options, manifests)
+        return _build_each(programs, options.directory, how_to_build(options), go_on=True)
+
+
+def programs(options: argparse.Namespace) -> list[tuple[Manifest, Inputs]]:
+    """The programs that a command builds, each with its inputs."""
+    with with_written(options, each_manifest(options.manifests)) as manifests:
+        return _programs(options, manifests)
+
+
+def _programs(options: argparse.Namespace, manifests: Sequence[GivenManifest]) -> list[tuple[Manifest, Inputs]]:
+    """The programs to build: each manifest with each variant and each checkpoint."""
     from etbuild.manifest import validate
 
     names = wanted(options)
@@ -158,21 +200,7 @@ def _run(options: argparse.Namespace, manifests: Sequence[GivenManifest]) -> int
             files.setdefault(each.data["name"], []).append(manifest.path)
         programs += of_manifest
     _check_names(files)
-    if options.stop_after is not None:
-        if len(programs) > 1:
-            raise InputError.of("--stop-after writes the stages of one program: name one variant")
-        _show_stages(options, *programs[0])
-        return 0
-    go_on = bool(options.weights) or may_be_several(options.manifests)
-    built, errors = _build_each(programs, options.directory, how_to_build(options), go_on=go_on)
-    if options.json:
-        facts = [{"name": name, **_facts(each)} for name, each in built]
-        print(json.dumps(facts if names is None or len(names) > 1 or go_on else _facts(built[0][1]), indent=2))
-    elif built:
-        print(_table(built))
-    if errors:
-        raise in_programs(errors)
-    return 0
+    return programs
 
 
 def _check_names(files: Mapping[str, Sequence[Path]]) -> None:
@@ -204,9 +232,14 @@ def _build_each(
     built, errors = [], dict[str, EtbuildError]()
     for number, (loaded, given) in enumerate(programs, 1):
         name, of_all = loaded.data["name"], f"{number} of {len(programs)}"
-        one = replace(how, stage=of_program(how.stage, f"{name} ({of_all})")) if len(programs) > 1 else how
+        one = how
+        if len(programs) > 1:
+            stage, step = (of_program(each, f"{name} ({of_all})") for each in (how.stage, how.step))
+            one = replace(how, stage=stage, step=step)
+        began = time.monotonic()
         try:
-            built.append(build_program(loaded, given, directory, one))
+            program, result = build_program(loaded, given, directory, one)
+            built.append((program, replace(result, seconds=time.monotonic() - began)))
         except EtbuildError as error:
             if len(programs) == 1 and not go_on:
                 raise
@@ -234,17 +267,21 @@ def wanted(options: argparse.Namespace) -> list[str | None] | None:
 
 def how_to_build(options: argparse.Namespace) -> BuildOptions:
     """How a build runs and what else it writes, from the options."""
-    from etbuild.cli.terminal import Progress
     from etkit.local.build import BuildOptions
+    from etkit.local.progress import Steps, speak
 
+    speak()
+    shown = Steps()
     return BuildOptions(
-        Progress().stage,
+        shown.stage,
         kept_cache(options),
         options.restart,
         lowering_options(options),
         _verify if options.verify_reproducible else None,
         partial(_write_page, against=options.against) if options.html else None,
         options.etrecord,
+        options.directory if options.origins else None,
+        step=shown.step,
     )
 
 
@@ -293,17 +330,17 @@ _NOTHING = {
 
 
 def _show_stages(options: argparse.Namespace, loaded: Manifest, given: Inputs) -> None:
-    from etbuild.cli.terminal import Progress
     from etbuild.plan.plan import from_manifest
     from etbuild.publishing.artifacts import turn
     from etkit.building.show_stages import stop_after
+    from etkit.local.progress import Steps
 
     plan = from_manifest(loaded.data)
     with locating(loaded.positions):
         plan.check_backends()
         options.restart()
         with turn(options.directory):  # otherwise stages of two models could be mixed
-            saved = stop_after(options.stop_after, plan, given, options.directory, Progress().stage)
+            saved = stop_after(options.stop_after, plan, given, options.directory, Steps().stage)
     if options.json:
         print(json.dumps([str(path) for paths in saved.values() for path in paths], indent=2))
         return
@@ -317,19 +354,23 @@ def _show_stages(options: argparse.Namespace, loaded: Manifest, given: Inputs) -
 
 
 def _facts(built: BuildResult) -> dict[str, Any]:
+    from etkit.local import agreement
+
     artifacts = [{**artifact.facts(), "path": str(artifact.path)} for artifact in built.artifacts]
-    how = {"steps": built.steps, "methods": built.methods, "comparisons": built.comparisons}
+    how: dict[str, Any] = {"steps": built.steps, "methods": built.methods, "comparisons": built.comparisons}
+    how["agreement"] = agreement.to_json(built.agreement)
     return {"key": built.key, **how, "artifacts": artifacts}
 
 
-def _table(built: list[tuple[str, BuildResult]]) -> str:
-    from etkit.tables import size, table
+def table(built: list[tuple[str, BuildResult]]) -> str:
+    """The artifacts of programs for people, what came from the cache, and how well they agree with PyTorch."""
+    from etkit import tables
 
     rows = [("artifact", "size", "sha256")]
-    rows += [(str(each.path), size(each.size), each.sha256[:16]) for _, one in built for each in one.artifacts]
+    rows += [(str(each.path), tables.size(each.size), each.sha256[:16]) for _, one in built for each in one.artifacts]
     cached = {name: _from_cache(one) for name, one in built}
     shown = [f"{name} ({steps})" if len(built) > 1 else steps for name, steps in cached.items() if steps]
-    text = table(rows) + (f"\nfrom the cache: {', '.join(shown)}" if shown else "")
+    text = tables.table(rows) + (f"\nfrom the cache: {', '.join(shown)}" if shown else "")
     compared = {name: _compared(one) for name, one in built}
     return "\n".join([text, *(f"{name}: {how}" if len(built) > 1 else how for name, how in compared.items() if how)])
 
@@ -339,9 +380,13 @@ def _from_cache(built: BuildResult) -> str:
 
 
 def _compared(built: BuildResult) -> str:
-    """How many methods were compared, if earlier comparisons of some are known."""
+    """How well the program agrees with PyTorch, and how many methods were compared if those of some are known."""
+    from etkit.local.agreement import shown
+
     how = Counter(built.comparisons.values())
-    if how["runtime"] == how.total():
-        return ""
-    with_model = f", {how['model']} with the model only" if how["model"] else ""
-    return f"compared: {how['runtime']} of {how.total()} methods{with_model}; known: {how['cached']}"
+    figures = shown(built.agreement)
+    lines = [f"compared with PyTorch: {figures}"] if figures else []
+    if how["runtime"] != how.total():
+        with_model = f", {how['model']} with the model only" if how["model"] else ""
+        lines.append(f"compared: {how['runtime']} of {how.total()} methods{with_model}; known: {how['cached']}")
+    return "; ".join(lines)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -133,15 +133,26 @@ def _folded(title: str, lines: list[str]) -> Iterator[str]:
     yield from ["", f"<details><summary>{title}</summary>", "", f"{fence}text", *shown, fence, "", "</details>"]
 
 
-def junit(programs: list[Summarized], lockfiles: Path | None) -> bytes:
+def lock_differences(programs: list[Summarized], lockfiles: Path) -> dict[str, CheckError | None]:
+    """How programs that were built differ from their lockfiles, by their names; None if they do not.
+
+    Args:
+        programs: The programs.
+        lockfiles: A directory of lockfiles, each `NAME.lock.json`.
+
+    Raises:
+        InputError: A lockfile is damaged.
+    """
+    built = [(each.name, each.index) for each in programs if each.index is not None]
+    return {name: _differs(lockfiles / f"{name}.lock.json", index) for name, index in built}
+
+
+def junit(programs: list[Summarized], locks: Mapping[str, CheckError | None]) -> bytes:
     """The checks of the programs as JUnit XML: those of the manifests, and lockfiles.
 
     Args:
         programs: The programs.
-        lockfiles: A directory of lockfiles to compare with, each `NAME.lock.json`; None to compare with none.
-
-    Raises:
-        InputError: A lockfile is damaged.
+        locks: How some of them differ from their lockfiles; None if they do not.
     """
     suites = ET.Element("testsuites")
     for each in programs:
@@ -152,8 +163,9 @@ def junit(programs: list[Summarized], lockfiles: Path | None) -> bytes:
         for check in each.report["checks"] if each.report else []:
             of = f" {check['of']}" if "of" in check else ""
             _case(suite, each.name, f"{check['check']}{of}: {check['actual']} (limit {check['limit']})", None)
-        if lockfiles is not None:
-            _case(suite, each.name, "lockfile", _differs(lockfiles / f"{each.name}.lock.json", each.index))
+        if each.name in locks:
+            differs = locks[each.name]
+            _case(suite, each.name, "lockfile", None if differs is None else str(differs))
         cases = suite.findall("testcase")
         suite.set("tests", str(len(cases)))
         suite.set("failures", str(len(suite.findall("testcase/failure"))))
@@ -169,12 +181,12 @@ def _case(suite: ET.Element, program: str, name: str, failure: str | None) -> No
         ET.SubElement(case, "failure", message=text.partition("\n")[0]).text = text
 
 
-def _differs(lock: Path, index: Index) -> str | None:
-    """The differences from a lockfile; None if there are none."""
+def _differs(lock: Path, index: Index) -> CheckError | None:
+    """How a program differs from its lockfile; None if it does not."""
     try:
         lockfile.check(lock, lockfile.lock(index), f"etbuild lock INDEX {lock.name} --update")
     except CheckError as error:
-        return str(error)
+        return error
     return None
 
 

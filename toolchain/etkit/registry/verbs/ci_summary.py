@@ -33,20 +33,21 @@ def add(verbs: Any) -> None:
         "the build has only the programs that a change touches: a program that is not there was not removed",
     )
     add_path(parser, "--junit FILE", "also write the checks as JUnit XML")
-    add_path(
-        parser, "--lockfiles DIR", "also compare each program with NAME.lock.json of this directory, in the JUnit XML"
-    )
+    add_path(parser, "--lockfiles DIR", "also compare each program with NAME.lock.json of this directory")
+    add_flag(parser, "--fail", "exit with code 3 if a program differs from its lockfile")
     registry_options.add_access(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Prints the summary, and writes the checks."""
-    from etbuild.errors import InputError
+    from etbuild.errors import CheckError, InputError
     from etbuild.publishing import artifacts
     from etkit.registry.oci import places, reference, summary
 
-    if options.lockfiles is not None and options.junit is None:
-        raise InputError.of("--lockfiles needs --junit, where the comparison is written")
+    if options.lockfiles is None and options.fail:
+        raise InputError.of("--fail needs --lockfiles, to know what differs")
+    if options.lockfiles is not None and options.junit is None and not options.fail:
+        raise InputError.of("--lockfiles needs --junit, where the comparison is written, or --fail")
     access = registry_options.access(options)
     with ExitStack() as opened:
         after = opened.enter_context(places.opened(options.build, access))
@@ -60,7 +61,11 @@ def run(options: argparse.Namespace) -> int:
             with suppress(NoSuchPackage):
                 before = opened.enter_context(places.opened(options.before_if_any, access))
         programs = summary.summarize(before, after, options.partial)
+        locks = summary.lock_differences(programs, options.lockfiles) if options.lockfiles else {}
     if options.junit is not None:
-        artifacts.replace(options.junit, summary.junit(programs, options.lockfiles))
+        artifacts.replace(options.junit, summary.junit(programs, locks))
     print(json.dumps(summary.as_json(programs), indent=2) if options.json else summary.markdown(programs).rstrip())
+    differing = [problem for error in locks.values() if error is not None for problem in error.problems]
+    if options.fail and differing:
+        raise CheckError(differing)
     return 0

@@ -19,6 +19,7 @@ from etbuild.errors import BuildError, EtbuildError, InputError, printable
 from etbuild.surroundings.process_state import stream_to
 from etkit.building.sources import given_inputs
 from etkit.building.verbs import build
+from etkit.local.progress import speak
 from etkit.running.generation.tokenizer_files import TEMPLATE, have_template, preferred
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ def run(options: argparse.Namespace) -> int:
     given = given_inputs(options, options.manifest.parent)
     if options.chat:
         _check_template(loaded[0].data["tokenizer"], given)
+    speak()
     options.restart()  # then a crash of the runner's native code is reported as an error
     how = build.how_to_build(options)
     _, result = build.build_program(loaded[0], given, options.directory, how)

@@ -28,6 +28,7 @@ from etbuild.cli.options import (
 from etbuild.errors import CheckError, EtbuildError, InputError
 from etkit.building.verbs.build import of_program, wanted
 from etkit.local.options import add_cache
+from etkit.local.progress import speak
 from etkit.manifests import each_manifest, may_be_several
 from etkit.program import add_program, build_into, check_program
 
@@ -89,6 +90,7 @@ def run(options: argparse.Namespace) -> int:
     from etkit.running.testing import results
 
     programs = _programs(options)
+    speak()
     options.restart()  # then a crash of native code is reported as an error
     names = wanted(options)
     several = names is None or len(names) > 1 or may_be_several(options.manifests)
@@ -151,15 +153,15 @@ def _located(options: argparse.Namespace, program: _Tested, several: bool = Fals
 
 
 def _tests(options: argparse.Namespace, program: _Tested, several: bool) -> list[Result]:
-    from etbuild.cli.terminal import Progress
     from etbuild.manifest.positions import locating
     from etbuild.steps.lowering_options import processors
+    from etkit.local.progress import Steps
     from etkit.running.testing.results import Result
     from etkit.running.testing.run import TestOptions, run
     from etplugins.model_tests.parts import tests_of
     from etplugins.runtime import program_files
 
-    plan, stage = program.plan, Progress().stage
+    plan, stage = program.plan, Steps().stage
     tests = tests_of(program.loaded.data, plan.methods)
     declared = inputs(options, [program.manifest.parent, *options.root])
     how = TestOptions(
