@@ -13,7 +13,8 @@ class Denoiser(nn.Module):
         super().__init__()
         self.points, self.hop = points, hop
         frequencies = points // 2 + 1
-        self.register_buffer("window", torch.hann_window(points), persistent=False)
+        window = torch.hann_window(points, dtype=torch.float64)  # rounded once: the same bits on all processors
+        self.register_buffer("window", window.float(), persistent=False)
         self.inside = nn.Conv1d(frequencies, hidden, 3, padding=1)
         self.mask = nn.Conv1d(hidden, frequencies, 1)
 

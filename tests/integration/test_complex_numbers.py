@@ -319,7 +319,7 @@ def test_programs_compute_transforms(build: Build, tmp_path: Path) -> None:
         with torch.no_grad():
             expected = getattr(net, method)(x)
         expected = AS_REAL(expected) if expected.is_complex() else expected
-        [[[found]]] = run(built.out / "net.pte", [[(method, [x])]], tmp_path)
+        [[[found]]] = run(built.directory / "net.pte", [[(method, [x])]], tmp_path)
         torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
 
 

@@ -21,6 +21,9 @@ LARGEST = 512
 _MOST = 4096
 """The largest size that cannot be divided: its matrix has 134 MB in float32."""
 
+_ZERO = 1e-15
+"""Below it, a cosine or sine is 0 for exact angles: the next ones are far larger."""
+
 Parts = tuple[torch.Tensor, torch.Tensor]
 """A real and an imaginary part."""
 Constant = Callable[[str, Callable[[], torch.Tensor]], torch.Tensor]
@@ -165,7 +168,8 @@ def _circle(rows: int, columns: int, points: int) -> Parts:
     """The cosines and sines of row times column, where `points` are once around."""
     positions = torch.outer(torch.arange(rows), torch.arange(columns)) % points  # integers: nothing is rounded
     angles = positions.double() * (2 * math.pi / points)
-    return angles.cos(), angles.sin()
+    cos, sin = (torch.where(part.abs() < _ZERO, 0.0, part) for part in (angles.cos(), angles.sin()))
+    return cos, sin
 
 
 def _twiddle(kind: str, inner: int, outer: int, sign: int) -> torch.Tensor:
