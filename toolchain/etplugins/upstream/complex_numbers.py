@@ -352,12 +352,13 @@ def _function(node: Node) -> Callable[..., Any]:
     """The function that a node calls, or one that computes the same in operators that can be lowered."""
     from etplugins.upstream import spectra
 
-    written = {
+    written: dict[Any, Callable[..., Any]] = {
         _aten.stft.default: spectra.stft,
         _aten.stft.center: spectra.centered,
         _aten.istft.default: spectra.istft,
     }
-    return written.get(node.target, node.target)  # type: ignore[arg-type, return-value]
+    target: Any = node.target
+    return written.get(target, target)  # type: ignore[no-any-return]
 
 
 def _lines(node: Node) -> Iterator[source_lines.Line]:

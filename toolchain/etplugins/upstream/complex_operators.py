@@ -70,7 +70,7 @@ def _rsub(one: Any, other: Any, alpha: Any = 1) -> torch.Tensor:
 def _mul(one: Any, other: Any) -> torch.Tensor:
     (real, imag), (other_real, other_imag) = parts(one), parts(other)
     if imag is None and other_imag is None:
-        return real * other_real  # type: ignore[no-any-return]
+        return real * other_real
     if other_imag is None:
         return _together(real * other_real, imag * other_real)
     if imag is None:
@@ -105,7 +105,7 @@ def _pow(base: Any, exponent: Any) -> torch.Tensor:
         result = base
         for _ in range(int(exponent) - 1):
             result = _mul(result, base)
-        return result  # type: ignore[no-any-return]
+        return result
     if not isinstance(base, torch.Tensor):
         raise Unsupported("raises a number to complex exponents")
     return torch.exp(_mul(torch.log(base), exponent))
@@ -131,7 +131,7 @@ def _converted(tensor: Any, *, dtype: torch.dtype | None = None, **options: Any)
     target = COMPLEX_TO_REAL.get(dtype, dtype) if dtype is not None else real.dtype
     converted = _aten._to_copy(real, dtype=target, **options)
     if dtype is not None and not dtype.is_complex:
-        return converted  # type: ignore[no-any-return]
+        return converted
     imag = torch.zeros_like(converted) if imag is None else _aten._to_copy(imag, dtype=target, **options)
     return ComplexTensor(converted, imag)
 
@@ -159,8 +159,12 @@ def _part(value: Any, index: int) -> Any:
     return parts(value)[index] if isinstance(value, ComplexTensor | complex) else value
 
 
-_FACTORIES = (_aten.full, _aten.zeros, _aten.ones, _aten.empty, _aten.scalar_tensor, _aten.new_zeros, _aten.new_full)
-_FACTORIES += (_aten.zeros_like, _aten.ones_like, _aten.full_like, _aten.empty_like)
+_FACTORIES = frozenset(
+    (
+        *(_aten.full, _aten.zeros, _aten.ones, _aten.empty, _aten.scalar_tensor, _aten.new_zeros, _aten.new_full),
+        *(_aten.zeros_like, _aten.ones_like, _aten.full_like, _aten.empty_like),
+    )
+)
 
 
 def _made(operator: Any, args: Any, kwargs: Any) -> torch.Tensor:
@@ -172,8 +176,10 @@ def _made(operator: Any, args: Any, kwargs: Any) -> torch.Tensor:
     return ComplexTensor(real, torch.full_like(real, numbers[0] if numbers else 0.0))
 
 
-_MOVING = (_aten.as_strided, _aten.index_put, _aten.lift_fresh_copy, _aten.roll, _aten.unfold)
-_MOVING += (_aten.reflection_pad1d, _aten.reflection_pad2d, _aten.replication_pad1d, _aten.replication_pad2d)
+_MOVING = (
+    *(_aten.as_strided, _aten.index_put, _aten.lift_fresh_copy, _aten.roll, _aten.unfold),
+    *(_aten.reflection_pad1d, _aten.reflection_pad2d, _aten.replication_pad1d, _aten.replication_pad2d),
+)
 
 _TABLE: dict[Any, Callable[..., Any]] = {
     _aten.abs: _abs,
