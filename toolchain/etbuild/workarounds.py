@@ -29,8 +29,8 @@ class OfExport:
     """Changes methods after their export."""
 
     def make_lowerable(self, program: ExportedProgram, path: DocumentPath) -> None:
-        """Changes an exported method in place: replaces parts that PyTorch and ExecuTorch cannot bring into the edge
-        dialect. `path` is its place in the manifest, for messages."""
+        """Changes an exported method in place: replaces parts that the edge dialect cannot have. `path` is the
+        method's place in the manifest."""
 
 
 class OfLowering:
