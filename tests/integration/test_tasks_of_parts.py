@@ -135,8 +135,8 @@ def test_texts_are_compared_with_an_image(family: str, tmp_path: Path) -> None:
 def test_a_codec_has_the_codes_and_the_sound_of_transformers(family: str, tmp_path: Path) -> None:
     config = _config(family, CODECS[family])
     made = transformers.AutoModel.from_config(transformers.AutoConfig.for_model(**config)).eval()
-    program = _program(tmp_path / "program", made, {"task": "audio-codec", "config": config, "max_source_length": 800})
-    sound = _numbers(1, 1, 800) / 3
+    program = _program(tmp_path / "program", made, {"task": "audio-codec", "config": config, "max_source_length": 160})
+    sound = _numbers(1, 1, 160) / 3
     with torch.no_grad():
         codes = made.encode(sound, return_dict=True).audio_codes
         scales = {"audio_scales": [None]} if family == "encodec" else {}
@@ -342,7 +342,7 @@ def test_an_image_becomes_a_text(tmp_path: Path) -> None:
     ("huggingface", "message"),
     [
         (
-            {"task": "audio-codec", "config": _config("bert", _TEXT), "max_source_length": 800},
+            {"task": "audio-codec", "config": _config("bert", _TEXT), "max_source_length": 160},
             "`BertModel` is no codec: it has no `encode` and `decode` with `audio_codes`",
         ),
         (
