@@ -344,6 +344,9 @@ class Manifest(Part):
             here lowers nothing again. For example `{max_program_bytes: 5000000}`.
         tests: What `etbuild test` runs in addition to the example inputs, and how exact the program must be. A change
             here builds nothing again. For example `{tolerance: {rtol: 0.001}, random: 3}`.
+        qualify: Only in a variant: what it must reach to be kept. `etbuild build --variant all` leaves out a variant
+            that does not reach it, and says why. A change here builds nothing again. For example `{size: {at_most:
+            0.95, of: base}}`.
     """
 
     _KEYS = {"applications": "for"}
@@ -382,3 +385,4 @@ class Manifest(Part):
     report: parts.ReportOptions = parts.ReportOptions()
     checks: Checks = Checks()
     tests: Annotated[Part, PluginKeys("tests"), Says(default={})] | None = None
+    qualify: Annotated[Part, PluginKeys("qualify")] | None = None

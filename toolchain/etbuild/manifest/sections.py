@@ -251,6 +251,7 @@ Manifest = TypedDict(
         "report": Report,
         "checks": Checks,
         "tests": Any,
+        "qualify": Any,
     },
     total=False,
 )

@@ -101,7 +101,8 @@ class BuildOptions:
         lowering: How lowering runs.
         verify: Builds a second time without the cache, and compares with the first build. None: no second build.
         write_page: Writes the HTML page of the program beside the report and the index. Gets their directory, the name
-            of the program, the facts of the lowering, and the lines of the sources. None: there is no page.
+            of the program, the facts of the lowering, the lines of the sources, and the notes of the comparison. None:
+            there is no page.
         etrecord: Also write an ETRecord of each method.
         origins: A directory that also receives `NAME.lowering.json` and `NAME.export.lines.json`: they say where the
             instructions of the program come from.
@@ -112,7 +113,7 @@ class BuildOptions:
     restart: Callable[[], None] = lambda: None
     lowering: LoweringOptions = field(default_factory=LoweringOptions)
     verify: Verify | None = None
-    write_page: Callable[[Path, str, LoweringFacts, SourceLines], Artifact] | None = None
+    write_page: Callable[[Path, str, LoweringFacts, SourceLines, list[str]], Artifact] | None = None
     etrecord: bool = False
     origins: Path | None = None
     step: Stage = silent
@@ -250,5 +251,6 @@ def _more_files(pipeline: Pipeline, options: BuildOptions) -> list[Artifact]:
         artifacts += etrecord.write(directory, records, f"{plan.name}.etrecord")
     if options.write_page is not None:
         with options.stage("make the page"):
-            artifacts.append(options.write_page(directory, plan.name, pipeline.lowering, lines))
+            said = json.loads(pipeline.compared.read_bytes())["data"].get("message", "").splitlines()
+            artifacts.append(options.write_page(directory, plan.name, pipeline.lowering, lines, said))
     return artifacts

@@ -100,7 +100,7 @@ def _built(options: argparse.Namespace, manifest: Path, directory: Path) -> Path
 
     parsed = command_parser(["build"]).parse_args(["build", str(manifest), "-o", str(directory)])
     parsed.restart = options.restart
-    built, errors = build.build_each(parsed)
-    for error in errors.values():
+    outcome = build.build_each(parsed)
+    for error in outcome.errors.values():
         raise error
-    return next(each.path for each in built[0][1].artifacts if each.kind == "index")
+    return next(each.path for each in outcome.built[0][1].artifacts if each.kind == "index")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from etkit.local.build import BuildResult
 
 _WRITTEN_BY_HAND = (".py", ".yaml", ".yml")  # a new one matters: the last build may have missed it
-_MADE = (".pte", ".ptd", ".index.json", ".report.json")  # outputs, which may be in the same directories as inputs
+_MADE = (".pte", ".ptd", ".index.json", ".report.json", ".results.json")  # which may be in the directories of inputs
 
 
 def add(verbs: Any) -> None:
@@ -110,13 +110,14 @@ def _task(options: argparse.Namespace, manifest: Path, history: History) -> Call
 
         started, entries = time.monotonic(), list[Entry]()
         try:
-            built, errors = build.build_each(own)
+            outcome = build.build_each(own)
+            built, errors = outcome.built, outcome.errors
             if errors:
                 several = options.weights or len(errors) > 1
                 print_error(checkpoints.in_programs(errors) if several else next(iter(errors.values())))
             entries = [_entry(own, *each) for each in built if history.is_new(each[0], each[1].key)]
-            if not options.weights and built:
-                print(build.table(built))
+            if not options.weights and (text := build.table(outcome)):
+                print(text)
                 sys.stdout.flush()
             if not errors:
                 took = time.monotonic() - started
@@ -148,9 +149,10 @@ def _entry(options: argparse.Namespace, name: str, built: BuildResult) -> Entry:
 
 def _measured(options: argparse.Namespace, name: str, program: Path) -> float:
     """What the check measures with a program."""
-    loaded, given = next(each for each in build.programs(options) if each[0].data["name"] == name)
-    with locating(loaded.positions):
-        value: float = plugins.load("score", "check").score(loaded, given, program, options.keep_best)
+    found = next(each for each in build.programs(options) if each.name == name)
+    with locating(found.manifest.positions):
+        score = plugins.load("score", "check").score
+        value: float = score(found.manifest, found.inputs, program, options.keep_best)
     return value
 
 

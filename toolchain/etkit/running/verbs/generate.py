@@ -67,6 +67,7 @@ def _temperature(text: str) -> float:
 def run(options: argparse.Namespace) -> int:
     """Builds the program and prints the text that it generates."""
     from etbuild.manifest import validate
+    from etkit.building.programs import build_each, programs_of
 
     _check_prompt(options)
     loaded = validate.load_each(options.manifest, None, build.wanted(options), settings(options))
@@ -85,7 +86,9 @@ def run(options: argparse.Namespace) -> int:
     speak()
     options.restart()  # then a crash of the runner's native code is reported as an error
     how = build.how_to_build(options)
-    _, result = build.build_program(loaded[0], given, options.directory, how)
+    names, values = build.wanted(options), settings(options)
+    programs = programs_of(loaded, (options.manifest, None), names, values, given)
+    [(_, result)] = build_each(programs, options.directory, how, go_on=False).built
     adapters = loaded[0].data["model"].get("adapters", {})  # the runner calls `forward`, which does not use adapters
     artifacts = [each for each in result.artifacts if each.tag not in adapters]
     (_chat if options.chat else _generate)(artifacts, options)
