@@ -116,3 +116,13 @@ def test_sizes_that_follow_from_others_and_dtypes_without_a_word() -> None:
     halves = torch.export.export(torch.nn.ReLU(), (torch.ones(2, dtype=torch.float16),))
     with pytest.raises(BuildError, match="cannot describe input 0 of `run`: it is a tensor of float16"):
         described({"run": halves}, ())
+
+
+def test_a_multiple_that_tracing_narrows_is_an_error(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """PyTorch narrows only the factor: `max_pool1d` fixes it to that of the example."""
+    narrow = MODEL.replace("x.unflatten(2, (-1, 2)).sum(3)", "torch.nn.functional.max_pool1d(x, 2)")
+    (tmp_path / "narrow.py").write_text(narrow)
+    manifest = MANIFEST.replace("model:Net", "narrow:Net").partition("constant_methods:")[0]
+    assert build(tmp_path, manifest) == 1
+    assert "net.yaml:10:35: methods.forward.dynamic_shapes[0][2]" in (said := capfd.readouterr().err)
+    assert "the model accepts only sizes 8 to 16" in said
