@@ -78,7 +78,7 @@ def build_program(python: Path, directory: Path) -> str:
 def main() -> None:
     """Checks the wheel, and says what it did."""
     parser = argparse.ArgumentParser(description="Check what pip installs.")
-    parser.add_argument("--twine", type=Path, required=True, help="a Python with twine")
+    parser.add_argument("--twine", type=lambda text: Path(text).absolute(), required=True, help="a Python with twine")
     parser.add_argument("--whole", action="store_true", help="take all packages from the package index")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:

@@ -134,7 +134,7 @@ IN_MANIFEST = (
     manifest("a factory without a function", "model:create", "model", "net.yaml:3:", "model.factory", "model:create"),
     Mistake(
         "a factory that is a file",
-        ("net.yaml:3:", "model.factory", "model:create"),
+        ("net.yaml:3:", "model.factory", "write `model`, without `.py`"),
         {"net.yaml": MANIFEST.replace("model:create", "model.py:create").encode()},
         built=True,
     ),
@@ -304,7 +304,7 @@ IN_MODELS = (
         "hidden",
         "`model.kwargs`: {hidden: ...}",
     ),
-    model("a factory that returns the class", "return Net()", "return Net", "model.factory", "Net()"),
+    model("a factory that returns the class", "return Net()", "return Net", "model.factory", "call it", "`Net`"),
     model("a factory that returns nothing", "return Net()", "Net()", "model.factory", "lack `return`"),
     model(
         "a factory that returns weights",
@@ -475,7 +475,7 @@ IN_INPUTS = (
     inputs("integers for floats", "[{shape: [2, 8], dtype: int64}]", "methods.forward", "dtype", "model.py:11", code=1),
     inputs("no input at all", "[]", "methods.forward", "x"),
     inputs("a file that is not there", "[{file: batch.safetensors, key: x}]", "batch.safetensors"),
-    inputs("a factory that is not there", '[{factory: "model:inputs"}]', "model:inputs", "inputs"),
+    inputs("a factory that is not there", '[{factory: "model:inputs"}]', "`model` has no `inputs`", "create"),
     inputs(
         "a dictionary for a tensor",
         "[{dict: {x: {shape: [2, 8]}}}]",
@@ -485,7 +485,9 @@ IN_INPUTS = (
         code=1,
     ),
     inputs("a number for a tensor", "[{value: 3}]", "methods.forward", "model.py:11", "`shape`", code=1),
-    inputs("a batch of 32 TB", "[{shape: [1000000000000, 8]}]", "methods.forward", "memory"),
+    inputs(
+        "a batch of 32 TB", "[{shape: [1000000000000, 8]}]", "methods.forward", "memory", "a smaller `shape`", code=1
+    ),
     Mistake(
         "dynamic sizes that the model fixes",
         ("net.yaml", "dynamic_shapes", "model.py:11"),

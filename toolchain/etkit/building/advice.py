@@ -79,6 +79,7 @@ _ADVICE = (
         r"mat1 and mat2 must have the same dtype|expected scalar type|weight type .* should be the same",
         "give the example inputs the dtype of the weights: `dtype`",
     ),
+    _Advice(r"can't allocate memory: you tried", "it is larger than the memory here: write a smaller `shape`"),
     _Advice(r"SystemExit: ", "the factory calls `sys.exit`: leave it out, or move it to the script that calls it"),
     _Advice(
         r"'(?:[A-Z]\w*(?<!NoneType)(?<!Tensor)(?<!Size))' object has no attribute '(\w+)'",
