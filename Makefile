@@ -5,6 +5,7 @@
 # make venv    installs the driver and the developers' tools in .venv
 # make lint    runs the linters
 # make wheel   builds the driver's wheel, with the same bytes for the same commit
+# make check-wheel  installs the wheel from a folder, and builds the README's program with it
 # make test-machines  runs `make build` and `make test` on fresh roots of Debian 12 and 13 (as root, in hours)
 #
 # `make venv` and the tests take another Python with PYTHON, as in `make test PYTHON=3.13`: then without Bazel's tests.
@@ -33,13 +34,14 @@ BUILDIFIER := node_modules/.bin/buildifier
 BUILDGRID := .cache/buildgrid
 BROWSER := .cache/browser$(PYTHON:%=-%)
 AUDIT := .cache/audit
+CHECKS := .cache/checks$(PYTHON:%=-%)
 DOCS := .cache/docs
 COVERAGE := .cache/coverage
 # What `make build` builds with Bazel, for tests/bazel.
 DISK_CACHE := .cache/bazel
 STARLARK = $(shell git ls-files '*.bzl' 'BUILD' '*/BUILD' '*WORKSPACE' '*MODULE.bazel')
 
-.PHONY: build toolchain test turn test-all test-quick gallery coverage fuzz faults venv lint format bench bytes clean wheel licenses reference docs audit changelog release screenshots test-machines mutations
+.PHONY: build toolchain test turn test-all test-quick gallery coverage fuzz faults venv lint format bench bytes clean wheel licenses reference docs audit changelog release screenshots test-machines mutations check-wheel error-picture mistakes
 
 build: venv toolchain
 	@echo "== Bazel builds the examples. The first time it also builds the toolchain, which takes a few minutes."
@@ -62,14 +64,14 @@ PYTEST = nginx=$$(tools/find_nginx.sh); bazel=$(WORKSPACE_BAZEL); \
 # The commit that the files are compared with. `make turn` draws other cases of the slow tests.
 BASE ?= HEAD~1
 
-test: venv $(BUILDGRID)/ready $(BROWSER)/ready
+test: venv $(BUILDGRID)/ready $(BROWSER)/ready $(CHECKS)/ready
 	base=$$(git merge-base HEAD $(BASE) || true); $(PYTEST) --rotate "$$(cat tests/turn.txt)" --since "$$base"
 
 turn:
 	git rev-parse HEAD > tests/turn.txt
 
 # With the long forms of tests, which have the marker `soak`.
-test-all: venv $(BUILDGRID)/ready $(BROWSER)/ready
+test-all: venv $(BUILDGRID)/ready $(BROWSER)/ready $(CHECKS)/ready
 	$(PYTEST) -m ""
 
 # All tests without PyTorch and Bazel, and a program that is lowered, run and compared with PyTorch.
@@ -162,6 +164,10 @@ bench: venv
 	bazel=$(WORKSPACE_BAZEL); BAZEL=$$bazel BAZEL7=$$(tools/find_modern_bazel.sh || true) \
 	  $(VENV)/bin/python -m benchmarks.run $(BENCHMARKS) --write
 
+# All mistakes of tests/integration/test_mistakes.py, with what each message must name.
+mistakes: venv
+	$(VENV)/bin/python -m pytest --numprocesses 2 -m "" tests/integration/test_mistakes.py
+
 # How many of the faults that are planted by machine the comparison of a build finds. It continues where it was stopped.
 mutations: venv
 	mkdir -p .cache
@@ -174,6 +180,22 @@ bytes: venv
 
 wheel: venv
 	$(VENV)/bin/python tools/build_wheel.py dist
+
+# The metadata of the wheel as an index reads it, and README's program with it, installed from a folder in an environment with
+# nothing else. `make check-wheel WHOLE=1` takes all other packages from the package index too, which takes minutes.
+check-wheel: venv $(CHECKS)/ready
+	$(VENV)/bin/python -m tools.check_wheel --twine $(CHECKS)/bin/python $(if $(WHOLE),--whole)
+
+# Tools that only check, in their own environment.
+$(CHECKS)/ready: tests/checks.txt tools/find_python.sh Makefile
+	python=$$($(FIND_PYTHON)); "$$python" -m venv --clear $(CHECKS)
+	$(CHECKS)/bin/pip install --quiet --requirement tests/checks.txt
+	$(CHECKS)/bin/pip install --quiet --no-deps ai-edge-model-explorer==0.1.34
+	touch $@
+
+# What a build says about a mistake, as the picture of the README.
+error-picture: venv
+	$(VENV)/bin/python -m tools.write_error_picture
 
 # docs/reference/, from schemas, parsers and docstrings, and the files of the driver that each step runs, from imports. Tests
 # fail if they are not current.
@@ -208,7 +230,7 @@ $(AUDIT)/ready: tools/find_python.sh
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(BUILDGRID) $(BROWSER) $(DISK_CACHE) $(COVERAGE) $(DOCS) node_modules site
+	rm -rf $(VENV) $(BUILDGRID) $(BROWSER) $(DISK_CACHE) $(COVERAGE) $(DOCS) $(CHECKS) node_modules site
 	bazel=$(BAZEL); $$bazel clean
 
 # Moves the fragments of changes/ into CHANGELOG.md: `make changelog VERSION=0.2.0`.

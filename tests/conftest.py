@@ -42,6 +42,7 @@ MANIFESTS = {
     "spotter_int8": EXAMPLES / "quantized/int8.yaml",
     "spotter_int4": EXAMPLES / "quantized/int4.yaml",
     "shapes": EXAMPLES / "samples/shapes.yaml",
+    "denoiser": EXAMPLES / "sound/model.yaml",
     "llama": EXAMPLES / "huggingface/llama.yaml",
     "bert": EXAMPLES / "huggingface/bert.yaml",
 }
@@ -116,6 +117,7 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Gives the tests their own cache, so that they do not use the user's, and no warm processes."""
     os.environ["ETBUILD_CACHE_DIR"] = str(tmp_path_factory.mktemp("cache"))
     os.environ["ETBUILD_NO_SERVER"] = "1"  # no test leaves a process behind, but those that ask for it
+    os.environ["ETBUILD_NO_PROGRESS"] = "1"  # on a busy machine, a build of a test may take ten seconds
 
 
 @pytest.fixture

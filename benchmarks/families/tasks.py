@@ -130,7 +130,71 @@ _MOONSHINE = {
 _SEQUENCES, _WORDS = "AutoModelForSequenceClassification", "AutoModelForTokenClassification"
 _PICTURES, _BOXES, _CTC = "AutoModelForImageClassification", "AutoModelForObjectDetection", "AutoModelForCTC"
 _SPEECH = "AutoModelForSpeechSeq2Seq"
+_SEQ2SEQ, _ANSWERS, _CHOICES = "AutoModelForSeq2SeqLM", "AutoModelForQuestionAnswering", "AutoModelForMultipleChoice"
+_DEPTH, _AREAS, _WORD = "AutoModelForDepthEstimation", "AutoModelForSemanticSegmentation", "AutoModelForMaskedLM"
+_VIDEOS, _QUERIES = "AutoModelForVideoClassification", "AutoModelForUniversalSegmentation"
+_RANKER = "sentence-transformers, a cross-encoder"
 _EMBEDDER, _TWO_LAYERS = "sentence-transformers", "sentence-transformers, with two `Dense`"
+
+_BART: dict[str, Any] = {
+    **{key: _DETR[key] for key in _DETR if key.startswith(("d_model", "decoder", "encoder"))},
+    "vocab_size": _VOCABULARY,
+    "max_position_embeddings": 66,
+    "decoder_start_token_id": 2,
+    **_TOKENS,
+}
+_T5: dict[str, Any] = {
+    "vocab_size": _VOCABULARY,
+    "d_model": 32,
+    "d_kv": 8,
+    "d_ff": 64,
+    "num_layers": 2,
+    "num_heads": 4,
+    "decoder_start_token_id": 1,
+    **_TOKENS,
+}
+_MIXTURE = {"num_experts": 4, "num_sparse_encoder_layers": 1, "num_sparse_decoder_layers": 1}
+_PROPHET = {
+    "vocab_size": _VOCABULARY,
+    "hidden_size": 32,
+    "num_encoder_layers": 1,
+    "num_decoder_layers": 1,
+    "num_encoder_attention_heads": 4,
+    "num_decoder_attention_heads": 4,
+    "encoder_ffn_dim": 32,
+    "decoder_ffn_dim": 32,
+    "max_position_embeddings": 66,
+    "decoder_start_token_id": 2,
+    **_TOKENS,
+}
+_T5_GEMMA = {
+    **{key: _TEXT[key] for key in ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers")},
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 66,
+    **_TOKENS,
+}
+_CLIP = {"text_config": _TEXT_TOWER, "vision_config": _IMAGE_TOWER, "projection_dim": 16}
+_SAM: dict[str, Any] = {
+    "vision_config": {
+        **_IMAGE,
+        "image_size": 64,
+        "output_channels": 16,
+        "window_size": 2,
+        "mlp_dim": 32,
+        "num_pos_feats": 8,
+        "global_attn_indexes": [1],
+    },
+    "prompt_encoder_config": {"hidden_size": 16, "image_size": 64, "patch_size": 8, "mask_input_channels": 4},
+    "mask_decoder_config": {
+        "hidden_size": 16,
+        "mlp_dim": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "iou_head_hidden_dim": 16,
+    },
+}
 
 FAMILIES: dict[tuple[str, str], dict[str, Any]] = {
     ("bert", "AutoModel"): _TEXT,
@@ -230,6 +294,176 @@ FAMILIES: dict[tuple[str, str], dict[str, Any]] = {
         "fusion_hidden_size": 8,
         "patch_size": 14,
     },
+    ("dpt", _DEPTH): {
+        **_IMAGE,
+        "backbone_out_indices": [0, 1, 2, 3],
+        "num_hidden_layers": 4,
+        "neck_hidden_sizes": [8, 8, 16, 16],
+        "fusion_hidden_size": 8,
+        "is_hybrid": False,
+    },
+    ("glpn", _DEPTH): {
+        "hidden_sizes": [8, 16, 16, 32],
+        "depths": [1, 1, 1, 1],
+        "num_attention_heads": [1, 2, 2, 4],
+        "decoder_hidden_size": 16,
+    },
+    ("dpt", _AREAS): {
+        **_IMAGE,
+        "backbone_out_indices": [0, 1, 2, 3],
+        "num_hidden_layers": 4,
+        "neck_hidden_sizes": [8, 8, 16, 16],
+        "fusion_hidden_size": 8,
+        "is_hybrid": False,
+    },
+    ("beit", _AREAS): {**_IMAGE, "num_hidden_layers": 4, "out_indices": [1, 2, 3, 4], "pool_scales": [1, 2]},
+    ("mobilevit", _AREAS): {
+        "hidden_sizes": [16, 24, 32],
+        "neck_hidden_sizes": [8, 8, 8, 16, 16, 16, 16],
+        "image_size": 64,
+        "num_attention_heads": 2,
+        "aspp_out_channels": 16,
+        "atrous_rates": [2, 3, 4],
+    },
+    ("vitpose", "AutoModelForPoseEstimation"): {
+        "backbone_config": {
+            "model_type": "vitpose_backbone",
+            "image_size": [32, 32],
+            "patch_size": [8, 8],
+            "hidden_size": 32,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "out_indices": [2],
+        },
+    },
+    **{(name, "AutoModel"): _TEXT for name in ("camembert", "roformer", "esm", "ernie", "megatron-bert", "mobilebert")},
+    ("squeezebert", "AutoModel"): {**_TEXT, "embedding_size": 32},
+    ("convbert", "AutoModel"): {**_TEXT, "embedding_size": 32},
+    ("big_bird", "AutoModel"): {**_TEXT, "attention_type": "original_full"},
+    ("layoutlm", "AutoModel"): {**_TEXT, "max_2d_position_embeddings": 64},
+    **{(name, _PICTURES): _IMAGE for name in ("deit", "vit_msn", "beit", "ijepa")},
+    ("mobilenet_v1", _PICTURES): {"depth_multiplier": 0.25, "image_size": 64},
+    ("mobilevit", _PICTURES): {
+        "hidden_sizes": [16, 24, 32],
+        "neck_hidden_sizes": [8, 8, 8, 16, 16, 16, 16],
+        "image_size": 64,
+        "num_attention_heads": 2,
+    },
+    ("regnet", _PICTURES): {**_STAGES, "embedding_size": 8, "groups_width": 8},
+    ("poolformer", _PICTURES): {"hidden_sizes": [8, 16, 16, 32], "depths": [1, 1, 1, 1]},
+    ("pvt", _PICTURES): {
+        "image_size": 64,
+        "hidden_sizes": [8, 16, 16, 32],
+        "depths": [1, 1, 1, 1],
+        "num_attention_heads": [1, 2, 2, 4],
+    },
+    ("convnextv2", _PICTURES): {**_STAGES, "image_size": 64},
+    ("focalnet", _PICTURES): {"embed_dim": 8, "depths": [1, 1], "hidden_sizes": [8, 16], "image_size": 32},
+    ("swinv2", _PICTURES): {"embed_dim": 8, "depths": [1, 1], "num_heads": [1, 2], "window_size": 2, "image_size": 32},
+    ("audio-spectrogram-transformer", "AutoModelForAudioClassification"): {
+        **{key: _IMAGE[key] for key in _IMAGE if key != "image_size"},
+        "max_length": 64,
+        "num_mel_bins": 16,
+        "frequency_stride": 8,
+        "time_stride": 8,
+    },
+    ("wav2vec2", "AutoModelForAudioClassification"): {**_SOUND, "classifier_proj_size": 16},
+    **{(name, _CTC): _SOUND for name in ("data2vec-audio", "unispeech")},
+    ("videomae", _VIDEOS): {**_IMAGE, "num_frames": 4, "tubelet_size": 2},
+    ("timesformer", _VIDEOS): {**_IMAGE, "num_frames": 4},
+    ("vivit", _VIDEOS): {**_IMAGE, "num_frames": 4, "tubelet_size": [2, 8, 8]},
+    ("eomt", _QUERIES): {**_IMAGE, "num_blocks": 1, "num_upscale_blocks": 1, "num_queries": 6},
+    **{(name, _ANSWERS): _TEXT for name in ("bert", "roberta", "deberta-v2")},
+    ("distilbert", _ANSWERS): _DISTIL,
+    **{(name, _CHOICES): _TEXT for name in ("bert", "xlm-roberta")},
+    **{(name, _RANKER): _TEXT for name in ("bert", "xlm-roberta")},
+    ("modernbert", _RANKER): {**_TEXT, "local_attention": 8},
+    **{(name, _WORD): _TEXT for name in ("bert", "roberta")},
+    ("modernbert", _WORD): {**_TEXT, "local_attention": 8},
+    ("altclip", "AutoModel"): {**_CLIP, "text_config": {**_TEXT, "project_dim": 16}},
+    ("chinese_clip", "AutoModel"): {**_CLIP, "text_config": _TEXT},
+    ("metaclip_2", "AutoModel"): _CLIP,
+    ("sam", "AutoModelForMaskGeneration"): _SAM,
+    ("encodec", "AutoModel"): {
+        "num_filters": 4,
+        "hidden_size": 16,
+        "codebook_dim": 16,
+        "codebook_size": 32,
+        "upsampling_ratios": [4, 2],
+        "sampling_rate": 800,
+    },
+    ("mimi", "AutoModel"): {
+        "hidden_size": 32,
+        "num_filters": 4,
+        "upsampling_ratios": [4, 2],
+        "codebook_size": 32,
+        "codebook_dim": 16,
+        "vector_quantization_hidden_dimension": 16,
+        "num_quantizers": 4,
+        "num_hidden_layers": 1,
+        "head_dim": 8,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+        "intermediate_size": 32,
+        "upsample_groups": 32,
+        "sampling_rate": 800,
+    },
+    ("dac", "AutoModel"): {
+        "encoder_hidden_size": 8,
+        "decoder_hidden_size": 32,
+        "downsampling_ratios": [2, 4],
+        "n_codebooks": 3,
+        "upsampling_ratios": [4, 2],
+        "codebook_size": 32,
+        "codebook_dim": 4,
+        "sampling_rate": 800,
+    },
+    ("patchtst", "PatchTSTForPrediction"): {
+        "num_input_channels": 2,
+        "context_length": 32,
+        "patch_length": 8,
+        "patch_stride": 8,
+        "prediction_length": 6,
+        "num_hidden_layers": 2,
+        "d_model": 16,
+        "num_attention_heads": 4,
+        "ffn_dim": 32,
+    },
+    ("patchtsmixer", "PatchTSMixerForPrediction"): {
+        "num_input_channels": 2,
+        "context_length": 32,
+        "patch_length": 8,
+        "patch_stride": 8,
+        "prediction_length": 6,
+        "num_layers": 2,
+        "d_model": 16,
+    },
+    ("timesfm", "TimesFmModelForPrediction"): {
+        "patch_length": 8,
+        "context_length": 32,
+        "horizon_length": 16,
+        "num_hidden_layers": 2,
+        "hidden_size": 32,
+        "intermediate_size": 32,
+        "head_dim": 8,
+        "num_attention_heads": 4,
+    },
+    **{
+        (name, _SEQ2SEQ): _BART
+        for name in ("bart", "mbart", "marian", "pegasus", "m2m_100", "blenderbot", "blenderbot-small", "plbart", "mvp")
+    },
+    ("led", _SEQ2SEQ): {
+        **_BART,
+        "max_encoder_position_embeddings": 66,
+        "max_decoder_position_embeddings": 66,
+        "attention_window": 8,
+    },
+    ("bigbird_pegasus", _SEQ2SEQ): {**_BART, "attention_type": "original_full"},
+    ("nllb-moe", _SEQ2SEQ): {**_BART, "num_experts": 4, "encoder_sparse_step": 1, "decoder_sparse_step": 1},
+    **{(name, _SEQ2SEQ): _T5 for name in ("t5", "mt5", "umt5", "longt5")},
+    ("switch_transformers", _SEQ2SEQ): {**_T5, **_MIXTURE},
+    ("prophetnet", _SEQ2SEQ): _PROPHET,
+    ("t5gemma", _SEQ2SEQ): {"encoder": _T5_GEMMA, "decoder": _T5_GEMMA, **_TOKENS, "vocab_size": _VOCABULARY},
     ("wav2vec2", _CTC): {**_SOUND, "feat_extract_norm": "layer", "do_stable_layer_norm": True},
     ("hubert", _CTC): _SOUND,
     ("wavlm", _CTC): _SOUND,
@@ -249,6 +483,7 @@ FAMILIES: dict[tuple[str, str], dict[str, Any]] = {
     },
 }
 """The configuration of each family, by its `model_type` and the Auto class, or by what wrote the folder."""
+_LABELLED = (_SEQUENCES, _WORDS, _PICTURES, _BOXES, _AREAS, _VIDEOS, _QUERIES, "AutoModelForAudioClassification")
 NAMES = {f"{family}:{auto}": (family, auto) for family, auto in FAMILIES}
 
 
@@ -268,11 +503,14 @@ def _layers() -> list[tuple[dict[str, Any], dict[str, torch.Tensor]]]:
 def write(family: str, auto: str, folder: Path) -> Any:
     """Writes a tiny model to a folder as a hub has it, and returns the model."""
     config = {"model_type": family, **FAMILIES[family, auto]}
-    if auto not in ("AutoModel", _EMBEDDER, _TWO_LAYERS, _CTC, _SPEECH):
+    if auto == _RANKER:
+        config |= {"num_labels": 1}
+    elif auto in _LABELLED:
         config |= {"id2label": {0: "bad", 1: "good", 2: "other"}, "label2id": {"bad": 0, "good": 1, "other": 2}}
-    made = single_calls.model(auto if auto.startswith("Auto") else "AutoModel", config)
+    kind = {_RANKER: _SEQUENCES, _EMBEDDER: "AutoModel", _TWO_LAYERS: "AutoModel"}.get(auto, auto)
+    made = single_calls.model(kind, config)
     made.save_pretrained(folder)
-    if not auto.startswith("Auto"):
+    if auto in (_EMBEDDER, _TWO_LAYERS):
         _write_modules(folder, _layers() if auto == _TWO_LAYERS else [])
     return made
 
@@ -341,7 +579,7 @@ def difference(family: str, auto: str, program: str, scratch: str) -> float:
     report = json.loads(Path(program).with_suffix(".report.json").read_text("utf-8"))
     with tempfile.TemporaryDirectory() as directory, torch.no_grad():
         made = write(family, auto, Path(directory) / "net")
-        make = _of_speech if "encoder" in report["methods"] else _of_single_call
+        make = next((make for names, make in _BY_METHODS if names <= report["methods"].keys()), _of_single_call)
         calls, expected = make(made, auto, report["methods"])
         [found] = run(Path(program), [calls], Path(scratch))
     return max(_difference(one, other) for one, other in zip(found, expected, strict=True))
@@ -350,20 +588,21 @@ def difference(family: str, auto: str, program: str, scratch: str) -> float:
 def _difference(found: list[torch.Tensor], expected: list[torch.Tensor]) -> float:
     if [each.shape for each in found] != [each.shape for each in expected]:
         raise ValueError(f"other shapes: {[tuple(each.shape) for each in found]}")
-    pairs = zip(found, expected, strict=True)
+    pairs = [(one.double(), other.double()) for one, other in zip(found, expected, strict=True)]
     return max(float((one - other).abs().max() / other.abs().max().clamp(min=1e-9)) for one, other in pairs)
 
 
 def _inputs(given: dict[str, Any]) -> list[torch.Tensor]:
     """Inputs of a method, of several lengths if its report says that they are dynamic."""
-    shape, lengths = given["shape"], [given["shape"][1]]
+    place = len(given["shape"]) - 1 if given["dtype"] == "int64" else 1
+    shape, lengths = given["shape"], [given["shape"][place]]
     if given["dynamic"]:
-        longest = shape[1]
+        longest = shape[place]
         lengths = [each for each in _LENGTHS if each < longest] if given["dtype"] == "int64" else [longest // 7]
         lengths.append(longest)
     made = []
     for seed, length in enumerate(lengths if len(lengths) > 1 else lengths * _LARGEST_SEED):
-        numbers, size = torch.Generator().manual_seed(seed), [shape[0], length, *shape[2:]]
+        numbers, size = torch.Generator().manual_seed(seed), [*shape[:place], length, *shape[place + 1 :]]
         tokens = torch.randint(3, _VOCABULARY, size, generator=numbers)
         made.append(tokens if given["dtype"] == "int64" else torch.randn(size, generator=numbers))
     return made
@@ -372,20 +611,31 @@ def _inputs(given: dict[str, Any]) -> list[torch.Tensor]:
 def _of_single_call(made: Any, auto: str, methods: dict[str, Any]) -> tuple[Calls, list[list[torch.Tensor]]]:
     """The calls of `forward`, and what transformers says."""
     inputs = _inputs(methods["forward"]["inputs"][0])
-    calls: Calls = [("forward", [each]) for each in inputs]
-    return calls, [_expected(made, auto, each) for each in inputs]
+    others = [torch.arange(each.shape[-1]).ge(3).long().expand(each.shape) for each in inputs]  # the types of tokens
+    pairs = [{"token_type_ids": each} if len(methods["forward"]["inputs"]) > 1 else {} for each in others]
+    calls: Calls = [("forward", [each, *pair.values()]) for each, pair in zip(inputs, pairs, strict=True)]
+    return calls, [_expected(made, auto, each, pair) for each, pair in zip(inputs, pairs, strict=True)]
 
 
-def _expected(made: Any, auto: str, given: torch.Tensor) -> list[torch.Tensor]:
-    outputs = made(given, return_dict=True)
-    if not auto.startswith("Auto"):
+def _expected(made: Any, auto: str, given: torch.Tensor, others: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+    outputs = made(given, **others, return_dict=True)
+    if auto in (_EMBEDDER, _TWO_LAYERS):
         features = outputs.last_hidden_state.mean(dim=1)
         for _, weights in _layers() if auto == _TWO_LAYERS else []:
             features = features @ weights["linear.weight"].T
         return [torch.nn.functional.normalize(features, dim=-1)]
-    names = {_BOXES: ("logits", "pred_boxes"), "AutoModelForDepthEstimation": ("predicted_depth",)}.get(
-        auto, ("logits",)
-    )
+    if auto == "AutoModel" and made.main_input_name == "pixel_values":
+        return [outputs.pooler_output.flatten(1)]
+    names = {
+        _BOXES: ("logits", "pred_boxes"),
+        _DEPTH: ("predicted_depth",),
+        _ANSWERS: ("start_logits", "end_logits"),
+        _QUERIES: ("class_queries_logits", "masks_queries_logits"),
+        "AutoModelForPoseEstimation": ("heatmaps",),
+        "PatchTSTForPrediction": ("prediction_outputs",),
+        "PatchTSMixerForPrediction": ("prediction_outputs",),
+        "TimesFmModelForPrediction": ("mean_predictions",),
+    }.get(auto, ("logits",))
     if auto == "AutoModel":
         made.config.use_cache = False
         return [each for each in outputs.to_tuple() if isinstance(each, torch.Tensor)]
@@ -393,9 +643,15 @@ def _expected(made: Any, auto: str, given: torch.Tensor) -> list[torch.Tensor]:
 
 
 def _of_speech(made: Any, auto: str, methods: dict[str, Any]) -> tuple[Calls, list[list[torch.Tensor]]]:
-    """A call of `encoder`, and one of `text_decoder` for each token after it with what transformers' encoder says."""
+    """A call of `encoder` with a sound, a text or an image, and one of `text_decoder` for each token after it with what
+    transformers' encoder says."""
     del auto
-    sound = torch.randn(methods["encoder"]["inputs"][0]["shape"], generator=torch.Generator().manual_seed(1))
+    given, numbers = methods["encoder"]["inputs"][0], torch.Generator().manual_seed(1)
+    of_text = given["dtype"] == "int64"
+    shape = [1, min(_LENGTHS[-1], given["shape"][1])] if of_text else given["shape"]
+    sound = (
+        torch.randint(3, _VOCABULARY, shape, generator=numbers) if of_text else torch.randn(shape, generator=numbers)
+    )
     encoder, tokens = made.get_encoder(), torch.tensor([[0, 5, 9, 7]])
     states = encoder(sound, return_dict=True).last_hidden_state
     scores = made(sound, decoder_input_ids=tokens, use_cache=False, return_dict=True).logits
@@ -403,6 +659,47 @@ def _of_speech(made: Any, auto: str, methods: dict[str, Any]) -> tuple[Calls, li
     calls: Calls = [("encoder", [sound])]
     calls += [("text_decoder", [tokens[:, place : place + 1], states, torch.tensor([place])]) for place in places]
     return calls, [[states], *([scores[:, place]] for place in places)]
+
+
+def _of_towers(made: Any, auto: str, methods: dict[str, Any]) -> tuple[Calls, list[list[torch.Tensor]]]:
+    """An image and three texts, each in a call, and their scores."""
+    del auto
+    image = torch.randn(methods["image_encoder"]["inputs"][0]["shape"], generator=torch.Generator().manual_seed(1))
+    texts = torch.randint(3, _VOCABULARY, (3, 9), generator=torch.Generator().manual_seed(2))
+    wanted = made(input_ids=texts, pixel_values=image, return_dict=True)
+    calls: Calls = [("image_encoder", [image]), *(("text_encoder", [text[None]]) for text in texts)]
+    calls.append(("scores", [wanted.image_embeds, wanted.text_embeds]))
+    return calls, [[wanted.image_embeds], *([each[None]] for each in wanted.text_embeds), [wanted.logits_per_image]]
+
+
+def _of_codec(made: Any, auto: str, methods: dict[str, Any]) -> tuple[Calls, list[list[torch.Tensor]]]:
+    """A sound, and the codes of transformers."""
+    del auto
+    sound = torch.randn(methods["encoder"]["inputs"][0]["shape"], generator=torch.Generator().manual_seed(1)) / 3
+    found = made.encode(sound, return_dict=True)
+    scales = {"audio_scales": found.audio_scales} if hasattr(found, "audio_scales") else {}
+    heard = made.decode(audio_codes=found.audio_codes, **scales, return_dict=True).audio_values
+    return [("encoder", [sound]), ("decoder", [found.audio_codes])], [[found.audio_codes], [heard]]
+
+
+def _of_masks(made: Any, auto: str, methods: dict[str, Any]) -> tuple[Calls, list[list[torch.Tensor]]]:
+    """An image, and two points in it."""
+    del auto
+    image = torch.randn(methods["image_encoder"]["inputs"][0]["shape"], generator=torch.Generator().manual_seed(1))
+    points, kinds = torch.tensor([[[[9.0, 20.0], [30.0, 5.0]]]]), torch.tensor([[[1, 0]]])
+    features = made.get_image_embeddings(image)
+    wanted = made(image_embeddings=features, input_points=points, input_labels=kinds)
+    calls: Calls = [("image_encoder", [image]), ("mask_decoder", [features, points, kinds])]
+    return calls, [[features], [wanted.pred_masks, wanted.iou_scores]]
+
+
+_BY_METHODS = (
+    ({"encoder", "text_decoder"}, _of_speech),
+    ({"encoder", "decoder"}, _of_codec),
+    ({"scores"}, _of_towers),
+    ({"mask_decoder"}, _of_masks),
+)
+"""What compares a program, by the methods that it has."""
 
 
 def section(rows: list[Row]) -> str:

@@ -24,6 +24,18 @@ class Shapes(nn.Module):
         return self.classify(self.features(picture).flatten(1))
 
 
-def create(kinds: int) -> nn.Module:
+class Half(Shapes):
+    """The same network, which computes in float16."""
+
+    def __init__(self, kinds: int) -> None:
+        super().__init__(kinds)
+        self.half()
+
+    def forward(self, picture: torch.Tensor) -> torch.Tensor:
+        """Takes and returns float32."""
+        return super().forward(picture.half()).float()
+
+
+def create(kinds: int, half: bool = False) -> nn.Module:
     """The network."""
-    return Shapes(kinds)
+    return Half(kinds) if half else Shapes(kinds)

@@ -48,6 +48,7 @@ ANY_PLUGIN = "*"
 # buildifier: disable=unsorted-dict-items
 PLUGINS_OF_STEPS = {
     "accelerate": ["compare", "export", "lower", "report"],
+    "applications": ["plan", "report"],
     "assignments": ["compare", "export", "lower", "report"],
     "build_rules": ["plan"],
     "comparison": ["compare", "plan"],

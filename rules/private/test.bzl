@@ -4,8 +4,8 @@ load("//toolchain:runfiles.bzl", "quoted")
 load("//toolchain:toolchain.bzl", "TOOLCHAIN_TYPE")
 load(":driver_script.bzl", "DRIVER_SCRIPT_ATTRS", "driver_script", "lines_of")
 load(":library.bzl", "LIBRARIES", "python_library")
-load(":program_arguments.bzl", "program_arguments")
-load(":program_attribute.bzl", "RUNNABLE", "program_attribute")
+load(":program_arguments.bzl", "located", "program_arguments")
+load(":program_attribute.bzl", "RUNNABLE", "program_attribute", "program_info", "programs_attribute")
 
 _SCRIPT = """\
 arguments=(
@@ -13,6 +13,7 @@ arguments=(
 )
 if [ -n "${{TESTBRIDGE_TEST_ONLY:-}}" ]; then arguments+=("--filter=$TESTBRIDGE_TEST_ONLY"); fi
 if [ -n "${{XML_OUTPUT_FILE:-}}" ]; then arguments+=("--junit=$XML_OUTPUT_FILE"); fi
+if [ -n "${{TEST_UNDECLARED_OUTPUTS_DIR:-}}" ]; then arguments+=("--results=$TEST_UNDECLARED_OUTPUTS_DIR"); fi
 if [ -n "${{TEST_TOTAL_SHARDS:-}}" ] && [ "$TEST_TOTAL_SHARDS" != 0 ]; then
   arguments+=("--shard=$((TEST_SHARD_INDEX + 1))/$TEST_TOTAL_SHARDS" --allow-empty-shard)
   if [ -n "${{TEST_SHARD_STATUS_FILE:-}}" ]; then touch "$TEST_SHARD_STATUS_FILE"; fi
@@ -27,11 +28,18 @@ def _test_impl(ctx):
         arguments.append("--skip-unavailable")
     if not ctx.attr.search:
         arguments.append("--no-search")
-    return driver_script(ctx, _SCRIPT, given.files, arguments = lines_of(arguments))
+    others = [program_info(other, "compared_with") for other in ctx.attr.compared_with]
+    arguments += [located(ctx, "--compared-with=", other.pte) for other in others]
+    files = [file for other in others for file in [other.pte, other.index, other.report] + other.named_data.values()]
+    return driver_script(ctx, _SCRIPT, given.files + files, arguments = lines_of(arguments))
 
 _program_test = rule(
     implementation = _test_impl,
     attrs = dict(DRIVER_SCRIPT_ATTRS, **{
+        "compared_with": programs_attribute(
+            doc = "For a variant with `qualify`, the programs with which it compares the variant: always that without a variant.",
+            providers = RUNNABLE,
+        ),
         "data": attr.label_list(
             doc = "Files that the manifest's `tests`, `checks.metric` and `checks.text` name, named as those of the program's `data`.",
             allow_files = True,
@@ -96,7 +104,8 @@ def executorch_program_test(name, program, data = [], srcs = [], deps = [], **kw
       srcs: list of labels, Python sources with loaders, metrics and factories of test inputs.
       deps: list of labels, libraries that `srcs` import.
       **kwargs: more attributes: `search = False` does not search for the cause of a failure; `unavailable = "skip"` skips a
-        program for a backend that the runtime here does not have; and those of every test, such as `size`.
+        program for a backend that the runtime here does not have; `compared_with` lists the other programs that the variant's
+        `qualify` names, and then the test fails if the variant does not qualify; and those of every test, such as `size`.
     """
     if kwargs.get("flaky"):
         fail("the test has the same result each time: it cannot be flaky", attr = "flaky")

@@ -14,6 +14,7 @@ from etbuild.manifest import validate
 from etbuild.plan.plan import from_manifest
 from etbuild.plan.positions import positions_to_json
 from etkit.building import lockfile
+from etkit.kept_results import Kept, Results
 from tests.conftest import MANIFESTS, variant
 from tests.helpers import packed
 from tests.unit.indexes import make_index
@@ -73,6 +74,9 @@ def _made(target: str) -> list[bytes]:
                 "https://index.docker.io/v1/": {"identitytoken": "t"},
             }
             return [json.dumps({"auths": auths, "credHelpers": {"h": "x"}}).encode(), b'{"credsStore": "none-such"}']
+        case "results":
+            listed = [Kept("qualify/size", "failed", "a|b", {"value": 0.5}), Kept("forward/example", "passed")]
+            return [Results("net", "0" * 64, listed, qualifies=False).to_json()]
         case "lock":
             return [digests.canonical_json(lockfile.lock(make_index(tensors=0)))]
         case "checkpoint_index":

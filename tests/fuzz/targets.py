@@ -279,6 +279,21 @@ def fuzz_lock(data: bytes) -> None:
         lockfile.check(_file("net.lock.json", data), lockfile.lock(_sound_index()), "update it")
 
 
+def fuzz_results(data: bytes) -> None:
+    """The results of a program, as a page and a summary show them."""
+    from etkit import kept_results
+    from etkit.inspection.page import content
+    from etkit.registry.oci import summary
+
+    path = _file("tested/net.results.json", data)
+    with _only_our_errors():
+        results = kept_results.read(path)
+        json.loads(results.to_json())
+        content._results(results)
+        summary.markdown([], [results])
+    kept_results.left_out(path.parent)
+
+
 def fuzz_lowering(data: bytes) -> None:
     """The facts of a lowering, reported."""
     from etbuild.plan.plan import from_manifest

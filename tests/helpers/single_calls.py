@@ -21,14 +21,20 @@ def model(auto: str, config: dict[str, Any]) -> Any:
     """A model of transformers whose outputs are far from zero and from each other.
 
     Args:
-        auto: The Auto class.
+        auto: The Auto class, or the class itself.
         config: The configuration, with its `model_type`.
     """
-    made = getattr(transformers, auto).from_config(transformers.AutoConfig.for_model(**config)).eval()
+    made = _made(getattr(transformers, auto), config).eval()
     numbers = torch.Generator().manual_seed(5)
     for parameter in (each for each in made.parameters() if each.dim() > 1):
         parameter.data = torch.randn(parameter.shape, generator=numbers) / 3
     return made
+
+
+def _made(cls: Any, config: dict[str, Any]) -> Any:
+    if hasattr(cls, "_from_config"):
+        return cls(cls.config_class(**{key: value for key, value in config.items() if key != "model_type"}))
+    return cls.from_config(transformers.AutoConfig.for_model(**config))
 
 
 def folder_of(made: Any, folder: Path, huggingface: dict[str, Any], **keys: Any) -> Path:

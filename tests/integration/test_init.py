@@ -408,10 +408,10 @@ FUNNEL = {
     [
         ("BlenderbotForConditionalGeneration", BLENDERBOT, "seq2seq", []),
         ("Wav2Vec2ForSequenceClassification", WAV2VEC2, "audio-classification", []),
-        ("CLIPModel", CLIP, None, ["input_ids", "pixel_values"]),
+        ("CLIPModel", CLIP, "zero-shot-image-classification", []),
         ("BertLMHeadModel", BERT, None, [[1, 16]]),
         ("LayoutLMForTokenClassification", {**BERT, "model_type": "layoutlm"}, None, ["bbox", "input_ids"]),
-        ("BertForMultipleChoice", BERT, None, ["input_ids"]),
+        ("BertForMultipleChoice", BERT, "multiple-choice", []),
         ("EsmForMaskedLM", ESM, "fill-mask", []),
         ("FunnelForTokenClassification", FUNNEL, "token-classification", ["attention_mask", "input_ids"]),
     ],

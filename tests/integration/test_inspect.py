@@ -77,3 +77,62 @@ def test_files_of_another_kind(tmp_path: Path, capfd: pytest.CaptureFixture[str]
     assert inspect(tmp_path / "notes.txt", capfd)[0] == 2
     assert inspect(tmp_path / "missing.pte", capfd)[0] == 2
     assert inspect(tmp_path, capfd)[0] == 2
+
+
+TIED = """
+import torch
+from torch import nn
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.emb = nn.Embedding(64, 32)
+        self.head = nn.Linear(32, 64, bias=False)
+        self.head.weight = self.emb.weight
+        self.wide = nn.Linear(32, 512)
+
+    def forward(self, tokens):
+        x = self.emb(tokens)
+        return self.head(x), self.wide(x).sort()[0].sum()
+
+
+def create():
+    torch.manual_seed(0)
+    return Tied()
+"""
+TOKENS = MANIFEST.replace("{shape: [2, 8]}", "{shape: [2, 8], dtype: int64}")
+
+
+def test_sizes_add_up_and_the_largest_are_named(build: Build, capfd: pytest.CaptureFixture[str]) -> None:
+    program = build(TOKENS, model=TIED).directory / "net.pte"
+    code, out, _ = inspect(program, capfd)
+    assert code == 0
+    assert re.search(
+        r"planned memory: .*\n    65\.5 kB: the result of aten::sort\.values, int64\[2, 8, 512\]\n", out
+    ), out
+    assert re.search(r"^largest blobs +size\nwide\.weight +65\.5 kB$", out, re.MULTILINE), out
+    assert "head.weight is stored twice, 8.2 kB too many" in out, out
+    sizes = dict(
+        re.findall(
+            r"^(constants|mutable|delegates|named data|instructions and gaps|the file) .*?([\d.]+ k?B)$",
+            out,
+            re.MULTILINE,
+        )
+    )
+    assert sizes["the file"] in out.partition("\n")[0]
+    assert set(sizes) == {"constants", "mutable", "delegates", "named data", "instructions and gaps", "the file"}
+
+
+def test_a_method_without_a_backend_says_so(build: Build, capfd: pytest.CaptureFixture[str]) -> None:
+    program = build(MANIFEST.replace("[xnnpack]", "[]")).directory / "net.pte"
+    said = "the manifest asks for no backend: `partitioners: [xnnpack]` asks for one"
+    assert said in inspect(program, capfd)[1]
+    program.with_name("net.index.json").unlink()
+    assert said not in inspect(program, capfd)[1]
+
+
+def test_a_product_with_a_weight_is_a_linear_layer(build: Build, capfd: pytest.CaptureFixture[str]) -> None:
+    model = TIED.replace("self.head(x)", "x @ self.emb.weight.T")
+    out = inspect(build(TOKENS, model=model).directory / "net.pte", capfd)[1]
+    assert "write `F.linear(x, weight)`" in out, out

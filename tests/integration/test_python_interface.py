@@ -51,6 +51,11 @@ def test_a_model_is_planned_built_and_run(model: etbuild.Model, built: etbuild.B
     assert torch.allclose(torch.as_tensor(output), expected, atol=1e-5)
     assert sorted(built.report["methods"]) == built.program.methods == ["count", "forward"]
     assert built.index["key"] == built.key
+    assert built.metrics["program_bytes"] == sum(
+        path.stat().st_size for path in built.artifacts if path.suffix == ".pte"
+    )
+    assert built.metrics["forward/memory_bytes"] == sum(built.report["methods"]["forward"]["memory"])
+    assert 0 <= built.metrics["forward/delegated"] <= 1
     assert built.program.signature("count")["inputs"][0] == {"dtype": "float32", "shape": [2, 8], "dynamic": False}
 
 

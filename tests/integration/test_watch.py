@@ -243,3 +243,50 @@ def test_a_manifest_that_is_not_there_is_told_before_torch_is_imported(name: str
     assert done.returncode == 2
     assert "no such file or directory" in done.stderr
     assert "executorch" not in [line.rpartition("|")[2].strip() for line in done.stderr.splitlines()]
+
+
+METRIC = """
+def total(program, data):
+    return float(program.method("forward")(__import__("torch").ones(2, 8))[0].sum())
+"""
+
+
+def test_each_checkpoint_has_a_line_and_the_best_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "metrics.py").write_text(METRIC)
+    (tmp_path / "steps").mkdir()
+
+    def checkpoint(number: int, value: float) -> None:
+        state = {"linear.weight": torch.full((4, 8), value), "linear.bias": torch.zeros(4)}
+        (tmp_path / f"new{number}").write_bytes(save(state))
+        (tmp_path / f"new{number}").rename(tmp_path / f"steps/step_{number}.safetensors")
+
+    checkpoint(1, 1.0)
+    manifest = MANIFEST.replace(
+        'factory: "model:create"', 'factory: "model:create"\n  weights: steps/step_1.safetensors'
+    )
+    manifest += "checks:\n  metric: {factory: 'metrics:total', min: 0}\n"
+    options = ["--weights", str(tmp_path / "steps/step_*.safetensors"), "--html", str(tmp_path / "watch.html")]
+    running = Watch(tmp_path, "out", manifest, *map(Path, [*options, "--keep-best", "metric"]))
+    try:
+        said = running.turn()
+        assert re.search(r"^net\.step_1, \S+ s, \S+ k?B, .*metric 64, the best so far$", said, re.MULTILINE), said
+        checkpoint(2, 0.5)
+        said = running.turn()
+        assert re.search(r"^net\.step_2, .*metric 32$", said, re.MULTILINE), said
+        assert "net.step_1," not in said
+        assert {path.name for path in (tmp_path / "out/best").glob("*.pte")} == {"net.step_1.pte"}
+        checkpoint(3, 2.0)
+        said = running.turn()
+        assert re.search(r"^net\.step_3, .*metric 128, the best so far$", said, re.MULTILINE), said
+        assert {path.name for path in (tmp_path / "out/best").glob("*.pte")} == {"net.step_3.pte"}
+        assert (tmp_path / "watch.html").read_text().count("<circle") == 12
+    finally:
+        running.process.kill()
+        running.process.wait()
+
+
+def test_a_check_that_the_manifest_lacks_is_an_error(tmp_path: Path) -> None:
+    running = Watch(tmp_path, "out", MANIFEST, Path("--keep-best"), Path("metric"))
+    assert running.process.wait(WAIT_SECONDS) == 2
+    said = os.read(running.output, 1 << 16).decode()
+    assert "the manifest has no `checks.metric`" in said

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+from pathlib import Path
 
 import pytest
 
@@ -169,3 +170,17 @@ def test_what_no_code_of_ours_raises_is_an_error_of_others() -> None:
     assert str(foreign_error(Own("no entry"))) == "a library, or code of the model, failed: Own: no entry"
     for error in (Ours(), ValueError("no"), KeyboardInterrupt(), BuildError.of("ours")):
         assert foreign_error(error) is None
+
+
+def test_a_full_disk_names_the_file_that_was_written(tmp_path: Path) -> None:
+    def failing() -> None:
+        file = (tmp_path / "net.pte").open("wb")
+        other = (tmp_path / "net.pte").open("rb")
+        with file, other:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match="No space") as caught:
+        failing()
+    error = system_error(caught.value)
+    assert error is not None
+    assert str(error.problems[0]) == f"{tmp_path}/net.pte: No space left on device\n    is the disk full?"

@@ -174,6 +174,7 @@ JSON_ELSEWHERE = {
     "run": "integration/test_program_tests.py",
     "sizes": "unit/test_sizes.py",
     "test": "integration/test_program_tests.py",
+    "tune": "integration/test_tune.py",
     "validate": "unit/test_cli.py",
 }
 

@@ -16,7 +16,7 @@ def test_the_interface_has_these_names() -> None:
         for name in ("Built", "Model", "Page", "Program")
     }
     assert members == {
-        "Built": ["index", "program", "report"],
+        "Built": ["index", "metrics", "program", "report"],
         "Model": ["build", "example_inputs", "exported_program", "methods", "name", "plan"],
         "Page": ["write"],
         "Program": ["method", "methods", "page", "reset", "signature"],

@@ -49,7 +49,9 @@ def failure(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     [
         pytest.param({"architectures": ["BertModel"], "vocab_size": 9}, [[1, 16]], id="encoder"),
         pytest.param(
-            {"architectures": ["ViTModel"], "num_channels": 1, "image_size": [32, 48]}, [[1, 1, 32, 48]], id="image"
+            {"architectures": ["ViTForMaskedImageModeling"], "num_channels": 1, "image_size": [32, 48]},
+            [[1, 1, 32, 48]],
+            id="image",
         ),
         pytest.param(
             {"architectures": ["Wav2Vec2Model"], "vocab_size": 9, "conv_dim": [8], "feat_proj_dropout": 0.0},
@@ -775,7 +777,7 @@ def test_a_folder_without_a_tokenizer_says_so(tmp_path: Path, capsys: pytest.Cap
             "   # a guess: config.json has no `max_position_embeddings`",
         ),
         (
-            {"architectures": ["ViTModel"], "num_channels": 3},
+            {"architectures": ["ViTForMaskedImageModeling"], "num_channels": 3},
             "# pixel_values; a guess, because config.json has no `image_size`",
         ),
     ],

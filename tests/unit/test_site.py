@@ -86,6 +86,25 @@ def test_the_search_works_from_the_disk(site: Path, chromium: Browser) -> None:
         )
 
 
+SEARCHED = {
+    "stft": "cookbook/sound",
+    "yolo": "cookbook/detector",
+    "lightning": "checkpoints",
+    "latency": "benchmarking",
+    "app": "applications",
+}
+
+
+@pytest.mark.parametrize(("word", "page"), SEARCHED.items())
+def test_words_of_users_find_the_page(site: Path, chromium: Browser, word: str, page: str) -> None:
+    with chromium.opened(site / VERSION / "index.html") as opened:
+        opened.page.fill(".md-search__input", word)
+        links = opened.page.locator(".md-search-result__link")
+        links.first.wait_for(state="attached")
+        found = links.evaluate_all("all => all.map((one) => one.href)")
+        assert any(f"/{page}.html" in link for link in found), found
+
+
 def test_a_page_leads_to_the_other_versions(site: Path, chromium: Browser) -> None:
     with chromium.opened(site / VERSION / "reference/manifest/model.html") as opened:
         button = opened.page.locator(".md-version__current")

@@ -13,6 +13,7 @@ Errors of ours, Ctrl-C and the like pass through all of them unchanged.
 from __future__ import annotations
 
 import errno
+import io
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -122,7 +123,8 @@ def system_error(error: BaseException) -> EtbuildError | None:
     """
     if isinstance(error, OSError) and error.errno in _OF_SYSTEM:
         named = isinstance(error.filename, str | bytes)
-        what = os.fsdecode(error.filename) if named else _WITHOUT_FILE.get(error.errno, "cannot use a file")
+        what = os.fsdecode(error.filename) if named else written_file(error)
+        what = what or _WITHOUT_FILE.get(error.errno, "cannot use a file")
         return BuildError.of(f"{what}: {error.strerror}", _OF_SYSTEM[error.errno])
     if isinstance(error, ImportError):
         return _import_error(error)
@@ -133,6 +135,18 @@ def system_error(error: BaseException) -> EtbuildError | None:
             if os.strerror(number) in str(error):
                 return BuildError.of(str(error).partition("\n")[0], hint)
     return None
+
+
+def written_file(error: BaseException) -> str | None:
+    """The file that was open for writing where an error was raised. Errors of `write` and `close` name none."""
+    found, trace = None, error.__traceback__
+    while trace is not None:
+        for value in trace.tb_frame.f_locals.values():
+            if isinstance(value, io.IOBase) and set("wxa+") & set(str(getattr(value, "mode", ""))):
+                name = getattr(value, "name", None)
+                found = name if isinstance(name, str) and not name.startswith("<") else found
+        trace = trace.tb_next
+    return found
 
 
 def _import_error(error: ImportError) -> EtbuildError | None:

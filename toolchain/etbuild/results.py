@@ -378,7 +378,8 @@ class ReportedTotals(TypedDict):
 class Report(TypedDict):
     """`NAME.report.json`. `notes` and `with_weights` are missing if there are none.
 
-    `blob_weights` is missing if the manifest turns off the list of blobs, `quantization` if it quantizes no method.
+    `blob_weights` is missing if the manifest turns off the list of blobs, `quantization` if it quantizes no method,
+    `applications` without `for`, `interface` if `metadata` has no inputs and outputs.
     """
 
     schema: str
@@ -390,6 +391,8 @@ class Report(TypedDict):
     checks: list[CheckResult]
     blob_weights: NotRequired[BlobWeights]
     quantization: NotRequired[ReportedQuantization]
+    applications: NotRequired[dict[str, Any]]
+    interface: NotRequired[dict[str, Any]]
     notes: NotRequired[list[str]]
     with_weights: NotRequired[dict[str, str]]
 
@@ -418,3 +421,4 @@ class Index(BuildInputs):
     artifacts: list[ArtifactFacts]
     named_data: dict[str, str | list[str]]
     with_weights: NotRequired[dict[str, str]]
+    interface: NotRequired[dict[str, Any]]

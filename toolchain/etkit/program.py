@@ -69,9 +69,11 @@ def build_into(
         directory: Where to write the program.
         origins: Where to write the files that say where its instructions come from; None: nowhere.
     """
-    from etbuild.cli.terminal import Progress
     from etkit.local.build import BuildOptions, build
+    from etkit.local.progress import Steps
 
     declared = inputs(options, [manifest.parent, *options.root])
-    build(plan, declared, directory, BuildOptions(Progress().stage, kept_cache(options), origins=origins))
+    shown = Steps()
+    how = BuildOptions(shown.stage, kept_cache(options), origins=origins, step=shown.step)
+    build(plan, declared, directory, how)
     return directory / f"{plan.name}.pte"

@@ -36,3 +36,11 @@ def size(count: int) -> str:
             return f"{count} B" if unit == "B" else f"{value:.1f} {unit}"
         value /= 1000
     return f"{value:.2f} GB"
+
+
+def duration(seconds: float) -> str:
+    """Formats a time, such as `1.23 ms`."""
+    for unit, scale in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= scale:
+            return f"{seconds / scale:.3g} {unit}" if seconds < 1000 * scale else f"{seconds / scale:.0f} {unit}"
+    return f"{seconds / 1e-6:.3g} µs"

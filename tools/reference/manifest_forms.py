@@ -145,6 +145,11 @@ class ExecutorchOptions(parts.Executorch, section="Executorch"):
     emit_stacktrace: bool = False
 
 
+_OF_METHOD = "What they mean in this method, in their order. For example `[{name: image}]`."
+_OfMethod = Annotated[tuple[Annotated[Part, PluginKeys("metadata.inputs")], ...], Says(text=_OF_METHOD, minItems=1)]
+Described = _OfMethod | Annotated[dict[kinds.Identifier, _OfMethod], Says(minProperties=1)]
+
+
 class Metadata(Part, minProperties=1):
     """What people should know about a program.
 
@@ -161,6 +166,10 @@ class Metadata(Part, minProperties=1):
             example `"Finds the wake word in 16 kHz audio"`.
         labels: More annotations by key. The keys above have their own names and cannot be labels. For example
             `{com.example.product: watch}`.
+        inputs: What the inputs of a method mean, in their order; by method if there are several. It is checked against
+            the program, and is in the index and the report. For example `[{name: image, layout: nchw, colors: rgb}]`,
+            `{encode: [{name: text}], decode: [{name: token}]}`.
+        outputs: What the outputs of a method mean, as for `inputs`. For example `[{name: scores, labels: [cat, dog]}]`.
     """
 
     version: kinds.MetadataText | None = None
@@ -169,6 +178,8 @@ class Metadata(Part, minProperties=1):
     authors: Annotated[tuple[kinds.MetadataText, ...], Says(minItems=1, uniqueItems=True)] | None = None
     description: kinds.MetadataText | None = None
     labels: Annotated[dict[kinds.Label, kinds.MetadataText], Says(minProperties=1)] | None = None
+    inputs: Described | None = None
+    outputs: Described | None = None
 
 
 class Checks(Part):
@@ -262,6 +273,9 @@ class Parameter(Part, definition="parameter"):
 _VARIANT = "What differs from the rest of the manifest. For example `{defaults: {partitioners: [coreml]}}`."
 
 
+_KIND = "A kind of application, or a mapping with what one of your own has in addition. For example `android`."
+
+
 class Manifest(Part):
     """Describes how a PyTorch model becomes one ExecuTorch program: the module, its methods, the inputs that each
     method is exported with, and the backends.
@@ -303,6 +317,10 @@ class Manifest(Part):
             and text (`MultimodalRunner`). The constant methods, such as `get_max_seq_len` and `get_eos_ids`, are
             written from the model's configuration; `constant_methods` overrides each of them. What the runner would run
             wrongly is an error. For example `executorch-llm/v1`.
+        applications: The kinds of applications that must be able to load the program: `android`, `ios`, `macos`,
+            `react-native-executorch`, `wheel` or `bare-metal`. What such an application cannot load is an error. A
+            change here lowers nothing again. For example `[android, ios]`, `[{kind: android, kernels:
+            ["mylib::op.out"]}]`.
         tokenizer: Declared inputs that travel with the program: the tokenizer, and what its reader needs in addition,
             such as tokenizer_config.json. They become artifacts in the directory `NAME.tokenizer`. For example
             `tokenizer.json`, `[tokenizer.json, tokenizer_config.json]`.
@@ -322,7 +340,12 @@ class Manifest(Part):
             here lowers nothing again. For example `{max_program_bytes: 5000000}`.
         tests: What `etbuild test` runs in addition to the example inputs, and how exact the program must be. A change
             here builds nothing again. For example `{tolerance: {rtol: 0.001}, random: 3}`.
+        qualify: Only in a variant: what it must reach to be kept. `etbuild build --variant all` leaves out a variant
+            that does not reach it, and says why. A change here builds nothing again. For example `{size: {at_most:
+            0.95, of: base}}`.
     """
+
+    _KEYS = {"applications": "for"}
 
     schema: Literal["executorch-model/v1"]
     name: kinds.FileStem
@@ -342,6 +365,13 @@ class Manifest(Part):
         Annotated[Literal["executorch-llm/v1", "executorch-asr/v1", "executorch-multimodal/v1"], Says(group="runner")]
         | None
     ) = None
+    applications: (
+        Annotated[
+            tuple[Annotated[Part, PluginKeys("for"), Says(text=_KIND)], ...],
+            Says(one=True, minItems=1, uniqueItems=True, default=...),
+        ]
+        | None
+    ) = None
     tokenizer: Annotated[tuple[kinds.InputName, ...], Says(one=True, minItems=1, uniqueItems=True)] | None = None
     metadata: Metadata | None = None
     share_mutable_buffers: bool = False
@@ -351,3 +381,4 @@ class Manifest(Part):
     report: parts.ReportOptions = parts.ReportOptions()
     checks: Checks = Checks()
     tests: Annotated[Part, PluginKeys("tests"), Says(default={})] | None = None
+    qualify: Annotated[Part, PluginKeys("qualify")] | None = None

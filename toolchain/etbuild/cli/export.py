@@ -42,7 +42,7 @@ def add(verbs: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Exports the methods, and writes the digests of everything that the export read."""
-    from etbuild.cli.terminal import Progress
+    from etbuild.cli.terminal import stage
     from etbuild.export.layout import EXAMPLES, LINES
     from etbuild.files import digests
     from etbuild.key.import_graph import used_sources
@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
     with digests.hashed_once(), with_positions(options):
         files = KeyFiles.read(read_from, used_sources(read_from, plan), plan.data_names)
         with artifacts.whole_directory(options.directory) as staged:
-            export(plan, read_from, files.used, staged, Progress().stage, watch(options))
+            export(plan, read_from, files.used, staged, stage, watch(options))
             for name, path in declared("--method", options.methods).items():
                 _move(staged, name, path)
             for name, path in ((LINES, options.lines), (EXAMPLES, options.examples)):

@@ -87,12 +87,12 @@ def _lower(options: argparse.Namespace) -> None:
 
 
 def _job(options: argparse.Namespace, plan: P) -> LoweringJob[P]:
-    from etbuild.cli.terminal import Progress
+    from etbuild.cli.terminal import stage
     from etbuild.export.kept_weights import KeptWeights
     from etbuild.publishing.artifacts import scratch_in
     from etbuild.steps.saved_export import LoweringJob
 
     kept = None if options.computed is None else KeptWeights(options.computed, scratch_in)
     return LoweringJob(
-        plan, exported(options), inputs(options, []), Progress().stage, watch(options), lowering_options(options), kept
+        plan, exported(options), inputs(options, []), stage, watch(options), lowering_options(options), kept
     )

@@ -98,12 +98,13 @@ def main(
 
 def _tell(error: BaseException, options: argparse.Namespace) -> int:
     """Prints the error, and returns the exit code. Raises the error again if it is a bug of the driver."""
-    if isinstance(error, OSError) and error.filename is None and error.errno in (errno.EPIPE, errno.ENOSPC, errno.EIO):
-        return _lose_output(error)
     known = error
     if not isinstance(error, EtbuildError):
-        from etbuild.foreign_errors import foreign_error, system_error
+        from etbuild.foreign_errors import foreign_error, system_error, written_file
 
+        unnamed = isinstance(error, OSError) and error.filename is None and written_file(error) is None
+        if isinstance(error, OSError) and unnamed and error.errno in (errno.EPIPE, errno.ENOSPC, errno.EIO):
+            return _lose_output(error)
         known = _removed_directory(error) or system_error(error) or foreign_error(error) or error
     if not isinstance(known, EtbuildError):
         raise error
@@ -201,6 +202,10 @@ def _parse(words: Sequence[str], options: argparse.Namespace) -> None:
         hint = f"to build a manifest, write `etbuild build {words[0]}`" if manifest else None
         hint = hint or did_you_mean(words[0], _examples() or VERBS)
         raise InputError.of(f"there is no verb `{words[0]}`", hint)
+    if verbs is None and words[1:] and _verbs(words[1:]) is None:
+        raise InputError.of(
+            f"`{words[0]}` is before the verb", "options follow the verb: `etbuild build ... --out out`"
+        )
     parser = command_parser(verbs)
     _, left = parser.parse_known_args(words, options)
     if left:

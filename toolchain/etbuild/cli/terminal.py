@@ -1,14 +1,14 @@
-"""Shows stages with their times, and errors, on the terminal."""
+"""Shows errors on the terminal."""
 
 from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TextIO
 
+from etbuild import plugins
 from etbuild.errors import EtbuildError, printable
 from etbuild.folding import folded
 
@@ -24,7 +24,10 @@ def paint(text: str, colour: str, stream: TextIO) -> str:
 
 def print_error(error: EtbuildError) -> None:
     """Prints the problems of an error to standard error. Many problems of one kind are folded."""
-    for problem in folded(error.problems):
+    problems = error.problems
+    if "printed" in plugins.group("advice"):  # actions of build rules have none
+        problems = plugins.load("advice", "printed")(problems)
+    for problem in folded(problems):
         head, _, hint = str(problem).partition("\n")
         mark = paint("error:", RED + BOLD, sys.stderr)
         print(f"{mark} {head}" + (f"\n{hint}" if hint else ""), file=sys.stderr)
@@ -33,37 +36,11 @@ def print_error(error: EtbuildError) -> None:
         print(f"{count} errors", file=sys.stderr)
 
 
-class Progress:
-    """Reports stages to a stream.
+@contextmanager
+def stage(name: str) -> Iterator[None]:
+    """A stage of a step that shows nothing: errors name it, and what it does to this process is undone."""
+    from etbuild.processes.build_status import in_stage
+    from etbuild.surroundings.process_state import undone
 
-    Args:
-        stream: The stream to write to. Default: standard error.
-    """
-
-    def __init__(self, stream: TextIO | None = None) -> None:
-        self.stream = stream or sys.stderr
-        self.live = self.stream.isatty()
-
-    @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        """Shows that a stage is running, and when it ends, how long it took in seconds."""
-        from etbuild.processes.build_status import in_stage
-        from etbuild.surroundings.process_state import undone
-
-        start, name = time.monotonic(), printable(name)
-        self._line(f"  {name} ...", end="")
-        try:
-            with in_stage(name), undone():
-                yield
-        except BaseException:  # an interrupt ends the stage too; every exception is raised again
-            self._line(f"{paint('✗', RED, self.stream)} {name}")
-            raise
-        self._line(
-            f"{paint('✓', GREEN, self.stream)} {name} {paint(f'{time.monotonic() - start:.1f} s', DIM, self.stream)}"
-        )
-
-    def _line(self, text: str, end: str = "\n") -> None:
-        if self.live:
-            with suppress(OSError, ValueError):  # a model may have closed the stream for a while
-                self.stream.write(f"\r\033[K{text}{end}")
-                self.stream.flush()
+    with in_stage(printable(name)), undone():
+        yield

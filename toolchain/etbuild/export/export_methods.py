@@ -190,7 +190,7 @@ def _traced(prepared: PreparedMethod, shapes: DynamicShapes, training: bool = Fa
         program = assignments.traced(eager, trace)
     method_results.check(program, entry)
     method_results.make_plain(program)
-    workarounds.of_export().make_lowerable(program)
+    workarounds.of_export().make_lowerable(program, entry)
     for name, constant in program.constants.items():
         if isinstance(constant, torch.Tensor) and (constant.is_neg() or constant.is_conj()):
             program.constants[name] = row_major(constant)
@@ -347,7 +347,7 @@ def load_method(export_plan: ExportPlan, name: str, inputs: Given) -> torch.expo
         program = read(archive, file, path)
         size_conditions.forget_ranges(program)
         _check_tensors(program, path, f"export the module again, after `{_UNWRAP}`")
-        workarounds.of_export().make_lowerable(program)
+        workarounds.of_export().make_lowerable(program, path)
         return written_buffers.drop_inputs(_with_one_input_per_tensor(program), name)
 
 

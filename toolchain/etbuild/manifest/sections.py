@@ -142,6 +142,8 @@ class Metadata(TypedDict, total=False):
     authors: list[str]
     description: str
     labels: dict[str, str]
+    inputs: list[Any] | dict[str, list[Any]]
+    outputs: list[Any] | dict[str, list[Any]]
 
 
 class Passes(TypedDict, total=False):
@@ -223,31 +225,36 @@ class Checks(TypedDict, total=False):
     text: Any
 
 
-class Manifest(TypedDict, total=False):
-    """Data of `tools.reference.manifest_forms.Manifest`."""
-
-    schema: str
-    name: str
-    model: Model
-    recipe: str | Any
-    parameters: dict[str, Parameter]
-    variants: dict[str, Options]
-    methods: dict[str, Method]
-    samples: dict[str, Any]
-    defaults: Defaults
-    constant_methods: dict[str, object]
-    named_data: dict[str, NamedData]
-    custom_ops: CustomOps
-    runner: str
-    tokenizer: str | list[str]
-    metadata: Metadata
-    share_mutable_buffers: bool
-    passes: Passes
-    edge_compile: EdgeCompile
-    executorch: Executorch
-    report: Report
-    checks: Checks
-    tests: Any
+Manifest = TypedDict(
+    "Manifest",
+    {
+        "schema": str,
+        "name": str,
+        "model": Model,
+        "recipe": str | Any,
+        "parameters": dict[str, Parameter],
+        "variants": dict[str, Options],
+        "methods": dict[str, Method],
+        "samples": dict[str, Any],
+        "defaults": Defaults,
+        "constant_methods": dict[str, object],
+        "named_data": dict[str, NamedData],
+        "custom_ops": CustomOps,
+        "runner": str,
+        "for": str | Any | list[str | Any],
+        "tokenizer": str | list[str],
+        "metadata": Metadata,
+        "share_mutable_buffers": bool,
+        "passes": Passes,
+        "edge_compile": EdgeCompile,
+        "executorch": Executorch,
+        "report": Report,
+        "checks": Checks,
+        "tests": Any,
+        "qualify": Any,
+    },
+    total=False,
+)
 
 
 Partitioners = list[str | BackendEntry]

@@ -24,7 +24,6 @@ from etbuild.manifest import (
     executorch_options,
     file_names,
     fitting,
-    metadata,
     parameters,
     partitioners,
     plugin_sections,
@@ -202,7 +201,6 @@ def _cross_checks(data: sections.Manifest) -> Iterator[Problem]:
         yield Problem("the key `model` is missing", (), 'add `model: {factory: "model:create"}`')
     yield from plugin_sections.missing(data)
     yield from plugin_sections.check(data)
-    yield from metadata.check(data.get("metadata", {}), model, plugin_sections.weights(data))
     if "model" in data:
         yield from _check_model(model)
     yield from partitioners.check(defaults, methods)

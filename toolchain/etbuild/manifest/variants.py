@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from etbuild import json_schema
+from etbuild import json_schema, plugins
 from etbuild.errors import COMPARED, DocumentPath, Position, Problem, did_you_mean, unknown
 from etbuild.manifest import parameters
 from etbuild.manifest.parameters import mapping
@@ -85,6 +85,8 @@ def check(data: dict[str, object], wanted: Sequence[str | None] = ()) -> Iterato
             if isinstance(variant, dict) and key in variant:
                 hint = f"the program of a variant is called {data.get('name')}.{name}" if key == "name" else None
                 yield Problem(f"a variant cannot have the key `{key}`", (KEY, name, key), hint, at_key=True)
+    if any(isinstance(part, dict) and "qualify" in part for part in (data, *mapping(data, KEY).values())):
+        yield from plugins.load("manifest_section", "variants.*.qualify")().check(data)
     for name, hint in unknown([name for name in wanted if name is not None], names(data)):
         yield Problem(f"there is no variant `{name}`", (KEY,), hint or "the manifest has no `variants`")
 

@@ -50,7 +50,7 @@ def normalized(manifest: Manifest) -> dict[str, object]:
         "report": manifest.get("report", {}),
         "checks": manifest.get("checks", {}),
         **({"tokenizer": tokenizer if isinstance(tokenizer, list) else [tokenizer]} if tokenizer else {}),
-        **{key: value for key, value in manifest.items() if key in ("metadata", "runner")},
+        **{key: value for key, value in manifest.items() if key in ("for", "metadata", "runner")},
     }
     return dict(json.loads(canonical_json(plan)))
 

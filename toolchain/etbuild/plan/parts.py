@@ -58,14 +58,14 @@ class ModelExample(Part):
     """An example input whose shape follows from the configuration of the model.
 
     Attributes:
-        of_model: What it is: `features`, `encoder_outputs`, `pixel_values`, `embeddings`, `image` or `sound`.
+        of_model: What it is, such as `features`, `encoder_outputs`, `image`, `sound` or a time `series`.
         length: The size of its dimension of tokens, or the length of a sound; None if the configuration says that too.
     """
 
     _LEFT_OUT = ("length",)
 
     of_model: Annotated[
-        Literal["features", "encoder_outputs", "pixel_values", "embeddings", "image", "sound"],
+        Literal["features", "encoder_outputs", "pixel_values", "embeddings", "image", "sound", "series"],
         Says(group="example_input"),
     ]
     length: int | None = None

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cached_property
 from pathlib import PurePath
-from typing import Annotated
+from typing import Annotated, Any
 
 from etbuild import backends, plugins
 from etbuild.errors import DocumentPath
@@ -78,11 +78,13 @@ class Plan(Lowered):
         runner: The contract of the runner that runs the program; None if there is none.
         tokenizer: The declared files that travel with the program; None if there are none.
         metadata: Facts about the program for people; None if the manifest has none.
+        applications: The kinds of applications that must be able to load the program.
     """
 
     SCHEMA = PLAN_SCHEMA
     DEFINITION = "plan#plan"
-    _LEFT_OUT = ("metadata", "runner", "tokenizer")
+    _LEFT_OUT = ("metadata", "runner", "tokenizer", "applications")
+    _KEYS = {"applications": "for"}
 
     name: ProgramName
     model: Model
@@ -100,6 +102,7 @@ class Plan(Lowered):
     runner: str | None = None
     tokenizer: Names | None = None
     metadata: Metadata | None = None
+    applications: Annotated[tuple[Annotated[Any, PluginKeys("for")], ...], Says(one=True)] = ()
 
     @property
     def _quantizers(self) -> dict[DocumentPath, BackendEntry]:
@@ -146,7 +149,9 @@ class Plan(Lowered):
     def report_parts(self) -> list[str]:
         """What plug-ins add to the report."""
         quantized = any(method.quantize for method in self.methods.values())
-        return [*(["quantization"] if quantized else []), *(["tokenizer"] if self.tokenizer else [])]
+        described = {"inputs", "outputs"} & (self.metadata or {}).keys()
+        asked = {"quantization": quantized, "tokenizer": self.tokenizer, "interface": described}
+        return [part for part, is_asked in {**asked, "applications": self.applications}.items() if is_asked]
 
     @property
     def _provided(self) -> list[tuple[str, str]]:

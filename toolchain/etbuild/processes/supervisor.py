@@ -21,6 +21,7 @@ from etbuild.processes.ending import STOPPING, blocked
 
 _LONGEST_SLEEP_SECONDS = 1.0  # a write to the slate sends no signal, so the slate is checked this often
 _WORK = {"bench": "the benchmark"}  # the work of verbs that do not build
+observers: list[Callable[[str | None], None]] = []  # each is called about once a second with the stage of the process
 
 
 def work_for_parent(descriptor: int, handed: int, run: Callable[[], int]) -> NoReturn:
@@ -153,6 +154,8 @@ def _watch(watched: _Watched, limit: float | None) -> None:
     late_at = None if limit is None else time.monotonic() + limit
     while watched.process.poll() is None:
         now = time.monotonic()
+        for tell in observers:
+            tell(watched.slate.stage())
         if watched.kill_at is not None and now >= watched.kill_at:
             return
         if late_at is not None and now >= late_at and watched.kill_at is None:

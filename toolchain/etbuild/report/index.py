@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import cast
+
 from etbuild.files.digests import digest
 from etbuild.files.writing import Artifact
 from etbuild.plan.plan import Plan
+from etbuild.report.parts import Added
 from etbuild.results import ArtifactFacts, Index, KeyInputs, LoweringFacts
 from etbuild.version import VERSION
 
 
-def index(plan: Plan, inputs: KeyInputs, lowering: LoweringFacts, reported: list[Artifact]) -> Index:
+def index(
+    plan: Plan, inputs: KeyInputs, lowering: LoweringFacts, reported: list[Artifact], parts: Sequence[Added] = ()
+) -> Index:
     """The content of `NAME.index.json`.
 
     Args:
@@ -17,6 +23,7 @@ def index(plan: Plan, inputs: KeyInputs, lowering: LoweringFacts, reported: list
         inputs: The result of `key.key.describe`.
         lowering: The facts of the lowering.
         reported: The files of the tokenizer, and the report.
+        parts: What plug-ins add.
     """
     distributions = inputs["toolchain"]["distributions"]
     made: Index = {
@@ -37,6 +44,8 @@ def index(plan: Plan, inputs: KeyInputs, lowering: LoweringFacts, reported: list
     }
     if lowering["with_weights"]:
         made["with_weights"] = lowering["with_weights"]
+    for part in parts:
+        made |= cast("Index", {key: part.content[key] for key in part.indexed})
     return made
 
 

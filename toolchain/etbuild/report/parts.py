@@ -42,11 +42,13 @@ class Added:
         files: Files beside the report, which it has written.
         notes: Notes to print.
         content: Keys of the report.
+        indexed: Those of these keys that the index has too.
     """
 
     files: Sequence[Artifact] = ()
     notes: Sequence[Problem] = ()
     content: Mapping[str, object] = field(default_factory=dict)
+    indexed: tuple[str, ...] = ()
 
 
 class Part(Protocol):

@@ -55,4 +55,4 @@ def check_and_report(
     said = [problem.message for problem in problems]
     files = [file for part in parts for file in part.files]
     reported = [*files, write_json(directory, plan.name, "report", report(plan, lowering, measured, said, parts))]
-    return [*reported, write_json(directory, plan.name, "index", index(plan, described, lowering, reported))]
+    return [*reported, write_json(directory, plan.name, "index", index(plan, described, lowering, reported, parts))]

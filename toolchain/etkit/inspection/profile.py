@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from etbuild.errors import InputError, printable
 from etbuild.inputs.source_lines import NO_LINES, Line, SourceLines
 from etkit.inspection.etdump import Block, Event
-from etkit.tables import table
+from etkit.tables import counted, duration, table
 
 if TYPE_CHECKING:
     from etbuild.files.instructions import Instruction
@@ -281,48 +281,50 @@ def as_json(profile: Profile) -> dict[str, Any]:
     return {"schema": SCHEMA, **asdict(profile)}
 
 
-def number(value: float) -> str:
-    """A time with three significant digits: `0.0123`, `1.23`, `1230`."""
-    return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
+def shown(value: float, unit: str) -> str:
+    """A time with three significant digits, in the units of `etbuild bench`: `12.3 µs`, `1.23 ms`, `1230 cycles`."""
+    if unit != "ms":
+        return f"{value:.3g} {unit}" if abs(value) < 1000 else f"{value:.0f} {unit}"
+    return duration(value / 1000) if value >= 0 else f"-{duration(-value / 1000)}"
 
 
 def heading(profile: Profile) -> str:
     """What was measured, in one line."""
     total, unit = profile.total, profile.unit
     return (
-        f"{printable(profile.program)} {printable(profile.method)}: {number(total.median)} {unit} a call (the median; "
-        f"{number(total.min)} to {number(total.max)} in {profile.calls} {'call' if profile.calls == 1 else 'calls'})"
+        f"{printable(profile.program)} {printable(profile.method)}: {shown(total.median, unit)} a call (the median; "
+        f"{shown(total.min, unit)} to {shown(total.max, unit)} in {counted(profile.calls, 'call')})"
     )
 
 
 def text(profile: Profile) -> str:
     """The profile as text: the operators, the slowest instructions, and the parts of delegates."""
     unit = profile.unit
-    by_operator = [("operator", "instructions", unit, "share")]
+    by_operator = [("operator", "instructions", "time", "share")]
     by_operator += [
-        (_named(each), str(each.instructions), number(each.time.median), f"{each.share:.1%}")
+        (_named(each), str(each.instructions), shown(each.time.median, unit), f"{each.share:.1%}")
         for each in profile.operators
     ]
     outside = profile.outside.median
     of_call = share(outside, profile.total.median)
-    by_operator.append(("(outside of instructions)", "", number(outside), f"{of_call:.1%}"))
-    by_instruction = [("number", "operator", unit, "share", "layer", "line")]
+    by_operator.append(("(outside of instructions)", "", shown(outside, unit), f"{of_call:.1%}"))
+    by_instruction = [("number", "operator", "time", "share", "layer", "line")]
     by_instruction += [
-        (str(each.number), _named(each), number(each.time.median), f"{each.share:.1%}", each.layer, _where(each))
+        (str(each.number), _named(each), shown(each.time.median, unit), f"{each.share:.1%}", each.layer, _where(each))
         for each in profile.instructions
     ]
-    parts = [("instruction", "part", unit, "share")]
+    parts = [("instruction", "part", "time", "share")]
     parts += [
-        (str(each.number), part.name, number(part.time.median), f"{part.share:.1%}")
+        (str(each.number), part.name, shown(part.time.median, unit), f"{part.share:.1%}")
         for each in profile.instructions
         for part in sorted(each.parts, key=lambda part: -part.time.median)
     ]
-    shown = [
+    sections = [
         heading(profile),
         f"time by operator\n{table(by_operator)}",
         _first("slowest instructions", by_instruction),
     ]
-    return "\n\n".join(shown if len(parts) == 1 else [*shown, _first("inside of delegates", parts)])
+    return "\n\n".join(sections if len(parts) == 1 else [*sections, _first("inside of delegates", parts)])
 
 
 def _first(title: str, rows: Sequence[Sequence[str]]) -> str:

@@ -5,18 +5,33 @@ from __future__ import annotations
 from etbuild.errors import printable
 from etbuild.folding import listed
 from etbuild.results import NamedDataFile, ProgramFile, ProgramMethod, Refusal, Report, Value
-from etkit.inspection import blob_names
+from etkit.inspection import advice, blob_names
+from etkit.inspection.details import Details, LargeTensor
 from etkit.tables import counted, size, table, value_text
 from etplugins.quantize import reached
 
+NO_DETAILS = Details()
+_SOURCES = {"input": "an input", "state": "a state"}
 
-def text(facts: ProgramFile | NamedDataFile, report: Report | None = None) -> str:
-    """Formats the result of `program_file.describe` as a few tables, with additions from the build's report."""
+
+def text(facts: ProgramFile | NamedDataFile, report: Report | None = None, details: Details = NO_DETAILS) -> str:
+    """Formats the result of `program_file.describe` as a few tables.
+
+    Args:
+        facts: The result.
+        report: The report of the build, if it is known.
+        details: What else is known.
+    """
     head = f"{printable(facts['file'])}  {size(facts['size'])}  sha256 {facts['sha256']}"
     if facts["kind"] == "named_data":
         return "\n\n".join([head, table([("key", "size"), *_sizes(facts["named_data"], report)])])
-    parts = [head, *(_method(name, method, _refusals(name, report)) for name, method in facts["methods"].items())]
+    methods = facts["methods"].items()
+    parts = [head, *(_method(name, method, _refusals(name, report), details) for name, method in methods)]
     parts.append(table([("bytes in the program", "blobs", "size"), *_kinds(facts)]))
+    if details.blobs:
+        parts.append(table([("largest blobs", "size"), *((name, size(count)) for name, count in details.blobs)]))
+    if details.twice:
+        parts.append("\n".join(map(printable, details.twice)))
     if facts["external_keys"]:
         parts.append("expects in named data:\n" + "\n".join(f"  {printable(key)}" for key in facts["external_keys"]))
     if quantized := _quantization(report):
@@ -47,7 +62,13 @@ def _kinds(facts: ProgramFile) -> list[tuple[str, ...]]:
         "delegates": blobs["delegates"],
         "named data": list(blobs["named_data"].values()),
     }
-    return [(kind, str(len(listed)), size(sum(listed))) for kind, listed in sizes.items()]
+    total = sum(map(sum, sizes.values()))
+    rows = [(kind, str(len(listed)), size(sum(listed))) for kind, listed in sizes.items()]
+    if total <= facts["size"]:
+        rows.append(("instructions and gaps", "", size(facts["size"] - total)))
+    else:  # a file may give one blob several keys
+        rows.append(("counted more than once", "", f"-{size(total - facts['size'])}"))
+    return [*rows, ("the file", "", size(facts["size"]))]
 
 
 def _calls(method: ProgramMethod) -> list[tuple[str, str]]:
@@ -67,15 +88,26 @@ def _signature(name: str, method: ProgramMethod) -> str:
     return f"{name}({inputs}) -> ({outputs})"
 
 
-def _method(name: str, method: ProgramMethod, refused: list[Refusal]) -> str:
+def _method(name: str, method: ProgramMethod, refused: list[Refusal], details: Details) -> str:
     lines = [_signature(name, method), *(f"  {callee}: {counted(count, 'call')}" for callee, count in _calls(method))]
+    if name in details.no_backend:
+        lines.append("  the manifest asks for no backend: `partitioners: [xnnpack]` asks for one")
     if method["memory"]:
-        lines.append(f"  memory: {', '.join(map(size, method['memory']))}")
+        lines.append(f"  planned memory: {', '.join(map(size, method['memory']))}")
+        lines += map(_large, details.tensors.get(name, ()))
     lines += ["  not delegated:"] if refused else []
     for each in refused:
         layers = f" in {listed(each['layers'])}" if each["layers"] else ""
         lines.append(f"    {each['operator']}: {counted(each['calls'], 'call')}{layers}: {each['why_not']}")
+        if write := advice.of(each["operator"], each["why_not"]):
+            lines.append(f"      {write}")
     return "\n".join(map(printable, lines))
+
+
+def _large(tensor: LargeTensor) -> str:
+    """A tensor that makes the planned memory large, in words."""
+    source = _SOURCES.get(tensor.of, f"the result of {tensor.of}")
+    return f"    {size(tensor.bytes)}: {source}, {tensor.shape}"
 
 
 def _value(value: Value) -> str:

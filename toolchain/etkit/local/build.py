@@ -15,7 +15,7 @@ from etbuild.errors import BuildError
 from etbuild.files.digests import digest, file_digest, hashed_once
 from etbuild.files.writing import Artifact
 from etbuild.inputs.sources import UsedSources
-from etbuild.inputs.step_context import Stage
+from etbuild.inputs.step_context import Stage, silent
 from etbuild.key.declared import Inputs
 from etbuild.plan.plan import Plan
 from etbuild.plan.step_plans import ExportPlan, LowerPlan
@@ -23,6 +23,7 @@ from etbuild.publishing.artifacts import publish, staging
 from etbuild.steps.lowering_options import LoweringOptions
 from etbuild.steps.one_by_one import one_by_one
 from etkit.local import checked_files, snapshot
+from etkit.local.agreement import Agreement, read_agreement
 from etkit.local.pipeline import STEPS, Pipeline, Request
 from etplugins.tokenizer import files
 
@@ -31,7 +32,9 @@ if TYPE_CHECKING:
     from etbuild.results import LoweringFacts
     from etkit.local.cache.store import Cache
 
-_CHECKED, _COMPARED = "checked.files.json", "compared.json"  # files in the cache beside the artifacts
+# Files in the cache beside the artifacts. The last one is missing if no method was compared.
+_CHECKED, _COMPARED, _AGREEMENT = "checked.files.json", "compared.json", "agreement.json"
+_SHOWN = {"compare": "compare with PyTorch", "report": "check and report"}  # names of steps for people
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,9 @@ class BuildResult:
         steps: For each step, whether it ran: `run` or `cached`.
         methods: The same for each method, if methods were lowered one by one.
         comparisons: What each method was compared with in this build, as `Pipeline.comparisons`.
+        agreement: For each compared method, the worst ratio of signal to error in decibels, None if nothing differs,
+            and the number of calls. Methods of an earlier build whose figures were not kept are missing.
+        seconds: How long the build took, if the caller has measured it.
     """
 
     key: str
@@ -52,6 +58,8 @@ class BuildResult:
     steps: dict[str, str]
     methods: dict[str, str] = field(default_factory=dict)
     comparisons: dict[str, str] = field(default_factory=dict)
+    agreement: Agreement = field(default_factory=dict)
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -86,13 +94,15 @@ class BuildOptions:
 
     Attributes:
         stage: Is called for each stage, to show progress.
+        step: The same for each step, which has stages.
         cache: The cache for results; None to build without one.
         restart: Is called before the first step. It restarts the command in fixed surroundings, unless the process
             already has them.
         lowering: How lowering runs.
         verify: Builds a second time without the cache, and compares with the first build. None: no second build.
         write_page: Writes the HTML page of the program beside the report and the index. Gets their directory, the name
-            of the program, the facts of the lowering, and the lines of the sources. None: there is no page.
+            of the program, the facts of the lowering, the lines of the sources, and the notes of the comparison. None:
+            there is no page.
         etrecord: Also write an ETRecord of each method.
         origins: A directory that also receives `NAME.lowering.json` and `NAME.export.lines.json`: they say where the
             instructions of the program come from.
@@ -103,9 +113,10 @@ class BuildOptions:
     restart: Callable[[], None] = lambda: None
     lowering: LoweringOptions = field(default_factory=LoweringOptions)
     verify: Verify | None = None
-    write_page: Callable[[Path, str, LoweringFacts, SourceLines], Artifact] | None = None
+    write_page: Callable[[Path, str, LoweringFacts, SourceLines, list[str]], Artifact] | None = None
     etrecord: bool = False
     origins: Path | None = None
+    step: Stage = silent
 
     @property
     def needs_steps(self) -> bool:
@@ -161,12 +172,13 @@ def _cached(request: Request, directory: Path, stage: Stage, cache: Cache) -> Bu
         artifacts = [Artifact(staged, **facts) for facts in json.loads(index.read_bytes())["artifacts"]]
         artifacts.append(Artifact(staged, name, "index", index.stat().st_size, file_digest(index)))
         # Otherwise a damaged entry could overwrite a file of the user.
-        if {artifact.file for artifact in artifacts} != {*names} - {_CHECKED, _COMPARED}:
+        if {artifact.file for artifact in artifacts} != {*names} - {_CHECKED, _COMPARED, _AGREEMENT}:
             message = f"the cache entry {request.key[:16]} has other files than its index lists"
             raise BuildError.of(message, "build with `--no-cache`, and delete the cache")
         notes.show_of_comparison(staged / _COMPARED)
         notes.show_of_report(staged / f"{request.plan.name}.report.json")
-        return BuildResult(request.key, publish(artifacts, directory), {"program": "cached"})
+        agreement = read_agreement(staged / _AGREEMENT)
+        return BuildResult(request.key, publish(artifacts, directory), {"program": "cached"}, agreement=agreement)
 
 
 def _checked_by(request: Request) -> str:
@@ -187,7 +199,11 @@ def _build(request: Request, directory: Path, options: BuildOptions) -> BuildRes
         closing(Pipeline(request.of_one_moment(staged), staged, options.stage, options.lowering, cache)) as pipeline,
     ):
         request = pipeline.request
-        steps = {step.name: pipeline.run(step) for step in STEPS}
+        steps = {}
+        for step in STEPS:
+            with options.step(_SHOWN.get(step.name, step.name)):
+                steps[step.name] = pipeline.run(step)
+        agreement = read_agreement(pipeline.agreement)
         if options.verify is not None:
             with options.stage("build again and compare"):
                 _verify(options.verify, pipeline)
@@ -197,11 +213,14 @@ def _build(request: Request, directory: Path, options: BuildOptions) -> BuildRes
             checked_files.record(checked, _checked_by(request), request.files.used.packages, whole, request.began)
             shutil.copyfile(pipeline.compared, pipeline.program / _COMPARED)
             names = [*(artifact.file for artifact in pipeline.artifacts), _CHECKED, _COMPARED]
+            if agreement:
+                shutil.copyfile(pipeline.agreement, pipeline.program / _AGREEMENT)
+                names.append(_AGREEMENT)
             options.cache.store("program", request.key, pipeline.program, names)
         *artifacts, index = pipeline.artifacts
         artifacts += _more_files(pipeline, options)
         published = publish([*artifacts, index], directory)
-        return BuildResult(request.key, published, steps, pipeline.methods, pipeline.comparisons)
+        return BuildResult(request.key, published, steps, pipeline.methods, pipeline.comparisons, agreement)
 
 
 def _verify(verify: Verify, pipeline: Pipeline) -> None:
@@ -232,5 +251,6 @@ def _more_files(pipeline: Pipeline, options: BuildOptions) -> list[Artifact]:
         artifacts += etrecord.write(directory, records, f"{plan.name}.etrecord")
     if options.write_page is not None:
         with options.stage("make the page"):
-            artifacts.append(options.write_page(directory, plan.name, pipeline.lowering, lines))
+            said = json.loads(pipeline.compared.read_bytes())["data"].get("message", "").splitlines()
+            artifacts.append(options.write_page(directory, plan.name, pipeline.lowering, lines, said))
     return artifacts

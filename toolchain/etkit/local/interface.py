@@ -229,6 +229,23 @@ class Built:
         """The index: digests of the artifacts and of what they were made of, as JSON data."""
         return self._json(".index.json")
 
+    @cached_property
+    def metrics(self) -> dict[str, float]:
+        """Numbers for a tracker of experiments, by names that each of them takes: bytes, memory, delegated share."""
+        kinds = {"program": 0, "named_data": 0}
+        for artifact in self.index["artifacts"]:
+            if artifact["kind"] in kinds:
+                kinds[artifact["kind"]] += artifact["size"]
+        found: dict[str, float] = {f"{kind}_bytes": size for kind, size in kinds.items()}
+        for name, method in sorted(self.report["methods"].items()):
+            found[f"{name}/memory_bytes"] = sum(method["memory"])
+            if (operators := method.get("operators")) is not None:
+                inside = sum(sum(counts.values()) for counts in operators["delegated"].values())
+                outside = sum(operators["fallback"].values())
+                found[f"{name}/operators_outside"] = outside
+                found[f"{name}/delegated"] = inside / (inside + outside) if inside + outside else 1.0
+        return found
+
     def _json(self, suffix: str) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(next(p for p in self.artifacts if p.name.endswith(suffix)).read_bytes())
         return found

@@ -72,7 +72,7 @@ class Comparison(Protocol):
     def run(
         self, directory: Path, lowering: LoweringFacts, scratch: Path, result: Path, known: KnownComparisons | None
     ) -> None:
-        """Compares, and ends its process.
+        """Compares, and ends its process. Writes figures for people beside the result, as `agreement.json`.
 
         Args:
             directory: The directory of the program and its named data.
@@ -224,6 +224,11 @@ class Pipeline:
     def compared(self) -> Path:
         """The result of the comparison."""
         return self.directory / "comparison" / "comparison.json"
+
+    @property
+    def agreement(self) -> Path:
+        """The figures of the comparison; no file if no method was compared."""
+        return self.compared.with_name("agreement.json")
 
     def run(self, step: Step) -> str:
         """Runs a step, or takes what it writes from the cache, and prints its notes. Returns `run` or `cached`."""

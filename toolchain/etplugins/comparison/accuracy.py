@@ -267,6 +267,17 @@ def measure(actual: Sequence[Any], expected: Sequence[Any]) -> Measured:
     return Measured(max(errors), min(ratios))
 
 
+def worst_ratio(actual: Sequence[Any], expected: Sequence[Any]) -> float:
+    """The ratio of signal to error of the worst output, in decibels. Outputs without a signal, such as zeros, have no
+    ratio. Infinite if nothing differs."""
+    ratios = [
+        sqnr(*(torch.as_tensor(each).detach() for each in (one, other)))
+        for one, other in zip(actual, expected, strict=True)
+        if one is not None and other is not None
+    ]
+    return min((ratio for ratio in ratios if ratio > -math.inf), default=math.inf)
+
+
 def sqnr(actual: torch.Tensor, expected: torch.Tensor) -> float:
     """The ratio of signal to error, in decibels; infinite if nothing differs."""
     got, want = actual.to(torch.float64), expected.to(torch.float64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -138,6 +139,7 @@ class Comparison:
     Attributes:
         notes: The parts of a method that were not compared, by the method's name.
         calls: The calls that were compared.
+        agreement: For each method, the worst ratio of signal to error in decibels, and the number of calls.
     """
 
     def __init__(
@@ -159,6 +161,7 @@ class Comparison:
         self._have_states = any(states(method.program) for method in methods)
         self.notes: dict[str, str] = {}
         self.calls: list[Call] = []
+        self.agreement: dict[str, tuple[float, int]] = {}
 
     def first_wrong(self, work: int) -> Wrong | None:
         """Makes calls until one goes wrong, or the work is done.
@@ -300,6 +303,9 @@ class Comparison:
             differs = _DIFFERS if node is None else _OVERFLOWS
             wrong = self._of_call(method, f"{differs} {call.name}: {chr(10).join(found)}")
             return replace(wrong, overflows=node), work
+        worst, count = self.agreement.get(method.name, (math.inf, 0))
+        ratio = math.inf if call.is_extreme else accuracy.worst_ratio(actual, expected)
+        self.agreement[method.name] = min(worst, ratio), count + 1
         return None, work
 
     def wrong_export(self, calls: Sequence[Call], expected: Sequence[Any], differs: str) -> Wrong | None:

@@ -13,6 +13,8 @@ the calls of all three.
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -24,10 +26,19 @@ NOT = "was not compared with PyTorch:"
 """Begins a note about a method, before the reason."""
 IN_PART = "was compared with the model"
 """Begins a note about a method that the model could not call as the program was called."""
-NOTES, CALLS = "notes.json", "calls"
+NOTES, CALLS, _FIGURES = "notes.json", "calls", "agreement.json"
 _RUNTIME, _MODEL = "runtime", "model"
 _LARGEST_CALLS = 64 << 20
 """The largest file with calls that is kept, in bytes."""
+
+
+Agreement = dict[str, tuple[float | None, int]]
+"""For each method, the worst ratio of signal to error in decibels, None if nothing differs, and the number of calls."""
+
+
+def of_runtime(measured: Mapping[str, tuple[float, int]]) -> Agreement:
+    """The figures of a comparison as JSON can hold them."""
+    return {name: (None if math.isinf(worst) else worst, calls) for name, (worst, calls) in measured.items()}
 
 
 class Known(Protocol):
@@ -60,6 +71,7 @@ class Group:
         program: The digest of their part of the program. Empty if it is unknown.
         of_runtime: The notes of the comparison with the exported methods, by method; None before it.
         of_model: The same of the comparison with the model.
+        agreement: The figures of the comparison with the exported methods.
     """
 
     plan: ComparePlan
@@ -68,6 +80,7 @@ class Group:
     program: str = ""
     of_runtime: dict[str, str] | None = None
     of_model: dict[str, str] | None = None
+    agreement: Agreement = field(default_factory=dict)
     _fetched: set[str] = field(default_factory=set)
 
     @classmethod
@@ -103,6 +116,8 @@ class Group:
         """
         self.program = program
         self.of_runtime = self._fetch(known, _RUNTIME, sources=sources)
+        if (figures := self._place(_RUNTIME) / _FIGURES).exists():
+            self.agreement = json.loads(figures.read_bytes())
         if self.of_runtime is not None and self.with_model:
             self.of_model = self._fetch(known, _MODEL, sources=True)
 
@@ -124,6 +139,8 @@ class Group:
         if notes is None or part in self._fetched or any(each.startswith((NOT, IN_PART)) for each in notes.values()):
             return
         (self._place(part) / NOTES).write_text(json.dumps(notes), "utf-8")
+        if part == _RUNTIME:
+            (self._place(part) / _FIGURES).write_text(json.dumps(self.agreement), "utf-8")
         known.keep(self.plan, part, self.program, self._place(part), sources=sources)
 
     def _place(self, part: str) -> Path:

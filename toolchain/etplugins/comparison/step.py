@@ -19,7 +19,7 @@ from etbuild.inputs.step_context import StepContext
 from etbuild.results import FileHead, LoweringFacts, ProgramFile
 from etbuild.steps.saved_export import LoweringJob, load_custom_ops, opened_export, runs_code_of_others
 from etplugins.comparison.compared_methods import ComparedMethods, import_all
-from etplugins.comparison.known import NOT, Group, Known
+from etplugins.comparison.known import NOT, Agreement, Group, Known, of_runtime
 from etplugins.comparison.parts import ComparePlan
 from etplugins.comparison.witness import MORE_OR_LESS, Witness, witnesses, write_calls
 from etplugins.runtime import program_files
@@ -49,7 +49,9 @@ class CompareStep:
         self, directory: Path, lowering: LoweringFacts, scratch: Path, result: Path, known: Known | None = None
     ) -> None:
         """Compares. Errors are those of `compare`."""
-        compare(self._job(), self._witness, Built.below(directory, lowering), scratch, result, known)
+        agreement = compare(self._job(), self._witness, Built.below(directory, lowering), scratch, result, known)
+        if agreement:
+            writing.write(result.parent, "agreement.json", "comparison", canonical_json(agreement))
         self.close()
 
     def close(self) -> None:
@@ -106,8 +108,8 @@ def compare(
     scratch: Path,
     result: Path,
     known: Known | None = None,
-) -> None:
-    """Compares each method that the runtime here can run. Writes a note about the others.
+) -> Agreement:
+    """Compares each method that the runtime here can run. Writes a note about the others. Returns figures for people.
 
     Args:
         job: The export, and how it was lowered.
@@ -122,14 +124,16 @@ def compare(
         BuildError: The program cannot be loaded, or computes something else. The error names the method, the output,
             and the operator where the difference begins.
     """
-    left_out = _left_out(job.plan, built)
+    left_out, agreement = _left_out(job.plan, built), Agreement()
     if left_out.keys() != job.plan.methods.keys():
         wanted = [name for name in sorted(job.plan.methods) if name not in left_out]
-        left_out = {**left_out, **_compare(job, witness, built, wanted, scratch, known)}
+        found, agreement = _compare(job, witness, built, wanted, scratch, known)
+        left_out = {**left_out, **found}
     notes = [f"`{name}` {what}" for name, what in sorted(left_out.items())]
     message = {"message": "\n".join(notes)} if notes else {}
     said = canonical_json({"version": 1, "data": {"status": "success", **message}})
     writing.write(result.parent, result.name, "comparison", said)
+    return agreement
 
 
 def _left_out(plan: ComparePlan, built: Built) -> dict[str, str]:
@@ -165,8 +169,9 @@ def _compare(
     wanted: list[str],
     scratch: Path,
     known: Known | None,
-) -> dict[str, str]:
-    """Compares the program with the exported methods, and those with the model. Returns notes, by method."""
+) -> tuple[dict[str, str], Agreement]:
+    """Compares the program with the exported methods, and those with the model. Returns notes and figures, by
+    method."""
     if job.options.jobs > 1:
         witness.start()
     groups = [*_groups(job.plan, built.files, wanted, scratch)]
@@ -179,19 +184,21 @@ def _compare(
                 group.fetch(known, part, sources=runs_others)
         if left := [group for group in groups if group.of_runtime is None]:
             programs = functools.partial(_compare_programs, job, saved, context, witness.examples, built, left)
-            notes = children.run_one(programs) if runs_others else programs()
+            notes, agreement = children.run_one(programs) if runs_others else programs()
             for group in left:
                 group.of_runtime = {name: notes[name] for name in group.names if name in notes}
+                group.agreement = {name: agreement[name] for name in group.names if name in agreement}
     of_model = witness.compare({group.calls: group.names for group in groups if group.needs_model})
     for group in groups:
         if group.needs_model:
             group.of_model = {name: of_model[name] for name in group.names if name in of_model}
         if known is not None:
             group.keep(known, sources=runs_others)
-    return _joined(
+    said = _joined(
         {name: what for group in groups for name, what in (group.of_runtime or {}).items()},
         {name: what for group in groups for name, what in (group.of_model or {}).items()},
     )
+    return said, {name: figures for group in groups for name, figures in group.agreement.items()}
 
 
 def _groups(plan: ComparePlan, files: ProgramFiles, wanted: list[str], scratch: Path) -> Iterator[Group]:
@@ -227,8 +234,9 @@ def _compare_programs(
     examples: Path,
     built: Built,
     groups: Sequence[Group],
-) -> dict[str, str]:
-    """Compares the program with its exported methods, and writes calls for the witness. Returns notes, by method."""
+) -> tuple[dict[str, str], Agreement]:
+    """Compares the program with its exported methods, and writes calls for the witness. Returns notes and figures, by
+    method."""
     import_all(job.options)
     from etplugins.comparison.compare import Wrong
     from etplugins.runtime import child
@@ -248,7 +256,8 @@ def _compare_programs(
     wrong = [Wrong(**each["wrong"]) for each in found if each["wrong"] is not None]
     if wrong:
         raise BuildError([_problem(exported, each, search=number == 0) for number, each in enumerate(wrong)])
-    return {name: what for each in found for name, what in each["notes"].items()}
+    notes = {name: what for each in found for name, what in each["notes"].items()}
+    return notes, {name: figures for each in found for name, figures in each["agreement"].items()}
 
 
 def _explained(problem: Problem, methods: Iterable[str], lowering: LoweringFacts) -> Problem:
@@ -264,10 +273,11 @@ def _explained(problem: Problem, methods: Iterable[str], lowering: LoweringFacts
 
 
 class _Found(TypedDict):
-    """The findings of a child process: the fields of a wrong call, and the skipped calls, by method."""
+    """The findings of a child process: the fields of a wrong call, and the skipped calls and the figures, by method."""
 
     wrong: dict[str, Any] | None
     notes: dict[str, str]
+    agreement: Agreement
 
 
 def _first_wrong(exported: ComparedMethods, methods: Group, files: ProgramFiles) -> _Found:
@@ -279,23 +289,25 @@ def _first_wrong(exported: ComparedMethods, methods: Group, files: ProgramFiles)
 
     group, skipped = exported.methods(methods.names)
     if not group:
-        return {"wrong": None, "notes": skipped}
+        return {"wrong": None, "notes": skipped, "agreement": {}}
     of_group = {method.name: files.method(method.name) for method in group}
     try:
         only = replace(files, facts={**files.facts, "methods": of_group})
         comparison = Comparison(group, only, methods.scratch, exported.job.options.jobs)
         wrong = comparison.first_wrong(exported.job.plan.work)
     except CannotRun as error:
-        return {"wrong": None, "notes": {**skipped, **dict.fromkeys(of_group, f"{NOT} {error}")}}
+        notes = dict.fromkeys(of_group, f"{NOT} {error}")
+        return {"wrong": None, "notes": {**skipped, **notes}, "agreement": {}}
     except InputError as error:  # the runtime's libraries may need something that this machine lacks
         message = "; ".join(problem.message for problem in error.problems)  # its text is in no key
-        return {"wrong": None, "notes": {**skipped, **dict.fromkeys(of_group, f"{NOT} {message}")}}
+        notes = dict.fromkeys(of_group, f"{NOT} {message}")
+        return {"wrong": None, "notes": {**skipped, **notes}, "agreement": {}}
     if wrong is not None:
-        return {"wrong": vars(wrong), "notes": {}}
+        return {"wrong": vars(wrong), "notes": {}, "agreement": {}}
     notes = {name: f"was compared with PyTorch {what}" for name, what in comparison.notes.items()}
     if of_group.keys() & witnesses(exported.job.plan):
         notes = _joined(notes, write_calls(methods.calls, group, comparison.calls))
-    return {"wrong": None, "notes": {**skipped, **notes}}
+    return {"wrong": None, "notes": {**skipped, **notes}, "agreement": of_runtime(comparison.agreement)}
 
 
 def _problem(exported: ComparedMethods, wrong: Wrong, *, search: bool) -> Problem:

@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _compare(options: argparse.Namespace) -> None:
     from etbuild import notes
-    from etbuild.cli.terminal import Progress
+    from etbuild.cli.terminal import stage
     from etbuild.export.kept_weights import KeptWeights
     from etbuild.files.scratch import temporary
     from etbuild.key.import_graph import used_sources
@@ -70,7 +70,7 @@ def _compare(options: argparse.Namespace) -> None:
     lowering = lowering_options(options)
     read_from = inputs(options, [])
     used = used_sources(read_from, plan.exported)
-    job = LoweringJob(plan, exported(options), read_from, Progress().stage, watch(options), lowering, kept)
+    job = LoweringJob(plan, exported(options), read_from, stage, watch(options), lowering, kept)
     files = [each for path in options.named_data for each in (sorted(path.iterdir()) if path.is_dir() else [path])]
     built = Built(read_lowering(options.lowering), options.program, {file.name: file for file in files})
     with temporary("compare") as scratch:

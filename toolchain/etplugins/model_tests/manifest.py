@@ -56,12 +56,13 @@ def _check(data: Manifest, methods: Collection[str]) -> Iterator[Problem]:
             hint = did_you_mean(named, data.get("samples", {}))
             yield Problem(f"there are no samples `{named}`", (*path, "samples"), hint)
     for path, agreement in agreements(checks).items():
-        yield from _check_agreement(agreement, data, path)
+        yield from check_agreement(agreement, data, path)
     if "text" in checks:
         yield from _check_text(data, checks["text"])
 
 
-def _check_agreement(agreement: Agreement, data: Manifest, path: DocumentPath) -> Iterator[Problem]:
+def check_agreement(agreement: Agreement, data: Manifest, path: DocumentPath) -> Iterator[Problem]:
+    """Yields the problems of an agreement at a place of a manifest."""
     methods = data.get("methods", {})
     sampled = [name for name, method in methods.items() if "samples" in method]
     name = agreement.get("method")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 from etbuild.errors import DocumentPath
@@ -110,7 +110,7 @@ class Metric(Part, definition="metric"):
     max_change: Positive | None = None
 
 
-MEASURES = ("cosine", "psnr", "ssim", "top1", "top5", "argmax", "iou", "error", "distance", "depth")
+MEASURES = ("cosine", "sqnr", "psnr", "ssim", "top1", "top5", "argmax", "iou", "error", "distance", "depth")
 """The measures that need no code of the user."""
 
 
@@ -120,12 +120,13 @@ class Agreement(Part, definition="agreement"):
 
     Attributes:
         path: Its place in the manifest.
-        measure: `cosine` (of all numbers of an output), `psnr` and `ssim` (of pictures), `top1` and `top5` (whether the
-            model's class is the program's, or among its first five), `argmax` (the part of places with the same class,
-            over dimension 1), `iou` (of masks, which are where numbers are above 0), `error` (the mean absolute
-            difference), `distance` (between points, over the last dimension), `depth` (the part of numbers within 1.25
-            times each other). Or a callable in the declared sources that gets the outputs of the model and those of the
-            program, two lists of tensors, and returns a number. For example `top1`, `"eval:boxes"`.
+        measure: `cosine` (of all numbers of an output), `sqnr` (their ratio of signal to error, in decibels), `psnr`
+            and `ssim` (of pictures), `top1` and `top5` (whether the model's class is the program's, or among its first
+            five), `argmax` (the part of places with the same class, over dimension 1), `iou` (of masks, which are where
+            numbers are above 0), `error` (the mean absolute difference), `distance` (between points, over the last
+            dimension), `depth` (the part of numbers within 1.25 times each other). Or a callable in the declared
+            sources that gets the outputs of the model and those of the program, two lists of tensors, and returns a
+            number. For example `top1`, `"eval:boxes"`.
         method: The method. Default: the only method with `samples`. For example `forward`.
         output: The number of the output that is measured, from 0. For example `1`.
         kwargs: Keyword arguments of the callable that `measure` names. For example `{threshold: 0.5}`.
@@ -148,6 +149,60 @@ class Agreement(Part, definition="agreement"):
 
 LIMITS = ("min_mean", "min_worst", "max_mean", "max_worst")
 """The limits of an agreement."""
+ALL_OUTPUTS = -1
+"""As the output of an agreement: the ratio of signal to error of the worst one. No manifest can write it."""
+BASE = "base"
+"""In `qualify`, the program without a variant."""
+
+
+class PartOf(Part, definition="partOf"):
+    """A limit relative to another program of the manifest. For example `{at_most: 0.95, of: base}`.
+
+    Attributes:
+        at_most: The largest part of the other program's value. For example `0.95`.
+        of: The other program: `base`, which is the program without a variant, or a variant. For example `base`.
+    """
+
+    at_most: Annotated[float, Says(minimum=0, maximum=1000)]
+    of: FileStem
+
+
+class Least(Part, definition="least"):
+    """A limit. For example `{at_least: 30}`.
+
+    Attributes:
+        at_least: The smallest value. For example `30`.
+    """
+
+    at_least: float
+
+
+class Qualify(Part, minProperties=1):
+    """What a variant must reach. For example `{size: {at_most: 0.95, of: base}, agreement: {measure: top1, min_mean:
+    0.98}}`.
+
+    Attributes:
+        size: The size of the program with its named data. For example `{at_most: 0.95, of: base}`.
+        memory: The memory that the method with the largest plan needs. For example `{at_most: 1.0, of: base}`.
+        sqnr: The ratio of signal to error in decibels, in the worst sample of each method, or with its example inputs
+            if it has no samples. The signal is what the model without a variant and without quantization computes. For
+            example `{at_least: 30}`.
+        agreement: How near the program is to the model without a variant and without quantization, as in
+            `checks.agreement`. A list for several. For example `{measure: top1, min_mean: 0.98}`.
+    """
+
+    _LEFT_OUT = ("size", "memory", "sqnr", "agreement")
+
+    size: PartOf | None = None
+    memory: PartOf | None = None
+    sqnr: Least | None = None
+    agreement: Annotated[tuple[Agreement, ...], Says(one=True, minItems=1)] | None = None
+
+    @classmethod
+    def of_manifest(cls, given: Mapping[str, Any]) -> Qualify:
+        """Reads the section of a checked manifest. Agreements get their places."""
+        found = [{**each, "path": path} for path, each in placed(given.get("agreement", []), "qualify").items()]
+        return cls.from_json({**given, **({"agreement": found} if found else {})})
 
 
 class TextTest(Part, section="TextCheck"):
@@ -277,18 +332,19 @@ class TestPlan(Part):
 
 def metrics(checks: Checks) -> dict[DocumentPath, sections.Metric]:
     """The metrics of a manifest's `checks`, by their place."""
-    given = checks.get("metric", [])
-    if isinstance(given, list):
-        return {("checks", "metric", index): metric for index, metric in enumerate(given)}
-    return {("checks", "metric"): given}
+    return placed(checks.get("metric", []), "checks", "metric")
 
 
 def agreements(checks: Checks) -> dict[DocumentPath, sections.Agreement]:
     """The agreements of a manifest's `checks`, by their place."""
-    given = checks.get("agreement", [])
+    return placed(checks.get("agreement", []), "checks")
+
+
+def placed(given: Any, section: str, key: str = "agreement") -> dict[DocumentPath, Any]:
+    """One entry or a list of them, by their place."""
     if isinstance(given, list):
-        return {("checks", "agreement", index): each for index, each in enumerate(given)}
-    return {("checks", "agreement"): given}
+        return {(section, key, index): each for index, each in enumerate(given)}
+    return {(section, key): given}
 
 
 def tests_of(manifest: Manifest, methods: Iterable[str]) -> TestPlan:

@@ -78,3 +78,25 @@ class Tests(TypedDict, total=False):
     seed: int
     methods: dict[str, TestsOfMethod]
     cases: dict[str, Case]
+
+
+class PartOf(TypedDict):
+    """Data of `etplugins.model_tests.parts.PartOf`."""
+
+    at_most: Number
+    of: str
+
+
+class Least(TypedDict):
+    """Data of `etplugins.model_tests.parts.Least`."""
+
+    at_least: Number
+
+
+class Qualify(TypedDict, total=False):
+    """Data of `etplugins.model_tests.parts.Qualify`."""
+
+    size: PartOf
+    memory: PartOf
+    sqnr: Least
+    agreement: Agreement | list[Agreement]

@@ -1,19 +1,24 @@
-"""Whether ExecuTorch's own tokenizer reads a `tokenizer.json` as Hugging Face's library does.
+"""Whether ExecuTorch's own tokenizers read a `tokenizer.json` as Hugging Face's library does.
 
-Applications with ExecuTorch's runner have its tokenizer. It knows fewer forms, and decodes each token by itself.
+Applications with ExecuTorch's runner have its tokenizers. They know fewer forms, and decode each token by itself.
 """
 
 from __future__ import annotations
 
+import itertools
+import json
 import re
 import tempfile
-from collections.abc import Iterable, Iterator
+import unicodedata
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from etbuild.errors import printable
 from etbuild.exception_text import summary
 from etbuild.surroundings.process_state import stream_to
-from etplugins.tokenizer import limited
+from etplugins.tokenizer import limited, other_forms
 from etplugins.tokenizer.runner_tokenizer import bytes_as_text, fails, of_runner
 
 _TEXTS = (
@@ -31,9 +36,26 @@ _REASON = re.compile(r"^E tokenizers:\S+\] (?:Failed to \w+ \w+: )?(.+)$", re.MU
 _MOST = 40  # characters of a text in a message
 
 
-def difference(file: str) -> str | None:
-    """What ExecuTorch's tokenizer does otherwise, as the end of a sentence for users. None if both agree about texts of
-    many kinds and about each token, or if Hugging Face's library does not read the file.
+@dataclass(frozen=True)
+class Difference:
+    """What ExecuTorch's tokenizer does otherwise than Hugging Face's library.
+
+    Attributes:
+        what: What it does, as the end of a sentence for users.
+        suffix: The end of the name of `content`.
+        content: Another form of the file, which one of ExecuTorch's tokenizers reads right; None if none is known.
+        needs: What texts must be for it, as the end of a sentence; empty for all texts.
+    """
+
+    what: str
+    suffix: str = ""
+    content: bytes | None = None
+    needs: str = ""
+
+
+def difference(file: str) -> Difference | None:
+    """What ExecuTorch's tokenizer does otherwise. None if both agree about texts of many kinds and about each token, or
+    if Hugging Face's library does not read the file.
 
     Args:
         file: The path of the file.
@@ -44,8 +66,25 @@ def difference(file: str) -> str | None:
     """
     if not file.endswith(".json"):
         return None
-    found: str | None = limited.result(fails(file), lambda: _difference(file))
-    return found
+    found = limited.result(fails(file), lambda: _compared(file))
+    return None if found is None else Difference(*found)
+
+
+def _compared(file: str) -> tuple[str, str, bytes | None, str] | None:
+    """The difference of a file, and another form of it that has none."""
+    try:
+        right = reference(file)
+    except Exception:  # noqa: BLE001 - the library raises `Exception` itself
+        return None
+    what = _difference(right, file)
+    if what is not None:
+        with tempfile.TemporaryDirectory() as directory:
+            for index, form in enumerate(other_forms.of_json(Path(file).read_bytes())):
+                other = Path(directory) / f"{index}{form.suffix}"
+                other.write_bytes(form.content)
+                if _difference(right, str(other), form) is None:
+                    return what, form.suffix, form.content, form.needs
+    return None if what is None else (what, "", None, "")
 
 
 def reference(file: str) -> Any:
@@ -58,15 +97,14 @@ def reference(file: str) -> Any:
     return found
 
 
-def _difference(file: str) -> str | None:
-    try:
-        right = reference(file)
-    except Exception:  # noqa: BLE001 - the library raises `Exception` itself
-        return None
+def _difference(right: Any, file: str, form: other_forms.Form | None = None) -> str | None:
+    """What ExecuTorch's tokenizer of a file does otherwise than `right`. The file may be another form: then only texts
+    that it takes are compared, and no token apart. A program never writes those, and the runner adds them by number."""
     if isinstance(runner := _runner(file), str):
         return runner
+    form = form or other_forms.Form("", b"")
     with bytes_as_text():
-        return next((found for each in (_of_texts, _of_tokens) for found in each(right, runner)), None)
+        return next(itertools.chain(_of_texts(right, runner, form), _of_tokens(right, runner, form.apart)), None)
 
 
 def _runner(file: str) -> Any:
@@ -77,28 +115,44 @@ def _runner(file: str) -> Any:
                 return of_runner(file)
         except RuntimeError as error:
             log.seek(0)
-            reasons = _REASON.findall(log.read().decode("utf-8", "replace"))
+            reasons = _REASON.findall(log.read().decode("utf-8", "replace")) or _kind(file)
             return f"cannot read it: {printable(reasons[-1] if reasons else summary(error))}"
 
 
-def _of_texts(right: Any, runner: Any) -> Iterator[str]:
+def _kind(file: str) -> list[str]:
+    """Why ExecuTorch's tokenizer reads no words of a `tokenizer.json`: they are not those of BPE. Empty if unknown."""
+    try:
+        kind = json.loads(Path(file).read_bytes())["model"]["type"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return []
+    return [f"its model is {kind}"] if isinstance(kind, str) and kind != "BPE" else []
+
+
+def _of_texts(right: Any, runner: Any, form: other_forms.Form) -> Iterator[str]:
     """Yields what differs for texts: first their tokens, then the text that a program writes token by token."""
     marks = [token.content for token in right.get_added_tokens_decoder().values() if token.special][:8]
-    texts = (*_TEXTS, "".join(f"{mark}user\nhi" for mark in marks))
-    for text in (each for each in texts if _knows(right, each)):
-        for starts in (False, True):  # the runner adds the tokens that begin a text
-            expected = right.encode(text, add_special_tokens=starts).ids
+    texts = _TEXTS if form.plain else (*_TEXTS, "".join(f"{mark}user\nhi" for mark in marks))
+    normal = (unicodedata.normalize(form.normal, each) if form.normal else each for each in texts)
+    for text in (each for each in normal if _knows(right, each)):
+        tokens = right.encode(text, add_special_tokens=False).ids
+        for starts, expected in enumerate((tokens, right.encode(text, add_special_tokens=True).ids)):
+            counts = _around(tokens, expected) if form.plain else (starts, 0)
             try:
-                tokens = list(runner.encode(text, int(starts), 0))
-            except (RuntimeError, ValueError) as error:
+                made = list(runner.encode(text, *counts))
+            except (RuntimeError, ValueError, TypeError) as error:
                 yield f"cannot encode {_shown(text)}: {printable(summary(error))}"
                 continue
-            if tokens != expected:
-                yield f"makes {_listed(tokens)} of {_shown(text)}, which are the tokens {_listed(expected)}"
-        tokens = right.encode(text, add_special_tokens=False).ids
+            if made != expected:
+                yield f"makes {_listed(made)} of {_shown(text)}, which are the tokens {_listed(expected)}"
         means, written = _text(right, tokens), _written(runner, tokens)
         if written is None or written.lstrip() != means.lstrip():  # a text may begin with a space of its first word
             yield f"writes {_shown(written)} for the tokens of {_shown(means)}"
+
+
+def _around(tokens: list[int], expected: list[int]) -> tuple[int, int]:
+    """How many tokens stand before and after a text. A model of SentencePiece is told these numbers."""
+    before = next((at for at in range(len(expected)) if expected[at : at + len(tokens)] == tokens), 0)
+    return before, max(0, len(expected) - len(tokens) - before)
 
 
 def _knows(right: Any, text: str) -> bool:
@@ -111,11 +165,11 @@ def _knows(right: Any, text: str) -> bool:
     return all(index in known or character.isspace() for index, character in enumerate(text))
 
 
-def _of_tokens(right: Any, runner: Any) -> Iterator[str]:
+def _of_tokens(right: Any, runner: Any, apart: Collection[int]) -> Iterator[str]:
     """Yields what differs for the text of single tokens, each after another one."""
     before = right.encode("a", add_special_tokens=False).ids[-1:] if _knows(right, "a") else []
     start = right.decode(before, skip_special_tokens=False)
-    for token in sorted(right.get_vocab(with_added_tokens=True).values()):
+    for token in sorted({*right.get_vocab(with_added_tokens=True).values()} - {*apart}):
         text = right.decode([*before, token], skip_special_tokens=False)
         written = _written(runner, [token])
         is_whole = text.startswith(start) and "\ufffd" not in text

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from pathlib import PurePosixPath
 from typing import Any
 
 from etbuild.errors import BuildError, CheckError, DocumentPath, InputError, Problem
 from etbuild.files import json_file, regular_files
-from etbuild.files.writing import write
+from etbuild.files.writing import Artifact, write
 from etbuild.inputs.checkpoints import check_content
 from etbuild.inputs.given import Given
 from etbuild.plan.plan import Plan
 from etbuild.report.parts import Added, Reported
 from etplugins.tokenizer import conformance, ends
 
+RUNNER_FORM = "executorch_tokenizer"
+"""The name of a tokenizer's other form, without its suffix."""
 _MAX_BYTES = 1 << 30
 
 
@@ -48,7 +51,8 @@ def copy(program: Reported) -> Added:
     made, problems, notes = [], list[Problem](), list[Problem]()
     contents: dict[str, bytes] = {}
     vocabulary = program.lowering["constant_methods"].get("get_vocab_size")
-    for name, path in plan.tokenizer_names.items():
+    names = plan.tokenizer_names
+    for name, path in names.items():
         try:
             content = regular_files.read(inputs.find_data(name, path), _MAX_BYTES)
         except OSError as error:
@@ -61,7 +65,9 @@ def copy(program: Reported) -> Added:
         if plan.runner is not None and isinstance(vocabulary, int) and base == "tokenizer.json":
             wrong, noted = unknown_tokens(name, content, vocabulary, path)
             problems += wrong
-            notes += [*map(Problem, noted), *_notes_on_runner(str(made[-1].path))]
+            others, of_runner = _for_runner(program, str(made[-1].path), {PurePosixPath(each).name for each in names})
+            made += others
+            notes += [*map(Problem, noted), *of_runner]
     if problems:
         raise CheckError(problems)
     if plan.runner is not None:
@@ -69,12 +75,32 @@ def copy(program: Reported) -> Added:
     return Added(made, notes)
 
 
-def _notes_on_runner(file: str) -> list[Problem]:
-    """What an application with ExecuTorch's tokenizer does wrong with a `tokenizer.json`."""
+def _for_runner(program: Reported, file: str, taken: Collection[str]) -> tuple[list[Artifact], list[Problem]]:
+    """Another form of a `tokenizer.json` that ExecuTorch's tokenizers read right, if they do not read the file itself
+    so; and a note about it. `taken` has the names of the tokenizer's files."""
     differs = conformance.difference(file)
+    if differs is None:
+        return [], []
+    name = f"{RUNNER_FORM}{differs.suffix}"
+    if differs.content is None or name in taken:
+        return [], [note_on_runner(differs)]
+    place = f"{program.plan.name}.tokenizer/{name}"
+    return [write(program.directory, place, "tokenizer", differs.content)], [note_on_runner(differs, place)]
+
+
+def note_on_runner(differs: conformance.Difference, place: str | None = None) -> Problem:
+    """What an application with ExecuTorch's tokenizer does wrong with a `tokenizer.json`, and what to do.
+
+    Args:
+        differs: The difference.
+        place: The name of the other form beside the program; None if there is none.
+    """
+    if place is not None:
+        first = f", {differs.needs}" if differs.needs else ""
+        of_file = f"of `tokenizer.json`, it {differs.what}"
+        return Problem(f"an application with ExecuTorch's tokenizer reads `{place}`{first}: {of_file}")
     hint = "use Hugging Face's library `tokenizers`, as `etbuild generate` does"
-    message = f"an application with ExecuTorch's tokenizer {differs}"
-    return [] if differs is None else [Problem(message, hint=hint)]
+    return Problem(f"an application with ExecuTorch's tokenizer {differs.what}", hint=hint)
 
 
 def unknown_tokens(name: str, content: bytes, vocabulary: int, path: DocumentPath) -> tuple[list[Problem], list[str]]:

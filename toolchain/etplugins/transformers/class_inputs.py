@@ -17,11 +17,13 @@ class ClassInputs:
         main: The name of its main input, as transformers says.
         names: The names of all parameters of its `forward`.
         generates: Whether the class writes text or other tokens.
+        decodes: The names of the parameters of its `decode`, if it has one.
     """
 
     main: str
     names: tuple[str, ...]
     generates: bool
+    decodes: tuple[str, ...] = ()
 
 
 def of_class(name: str) -> ClassInputs | None:
@@ -39,9 +41,17 @@ def of_class(name: str) -> ClassInputs | None:
     if not inspect.isclass(found) or not issubclass(found, transformers.PreTrainedModel):
         return None
     model: Any = found
-    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    parameters = [each for each in inspect.signature(model.forward).parameters.values() if each.kind not in kinds]
-    main = model.main_input_name
+    main, names = model.main_input_name, _parameters(model.forward)
     return ClassInputs(
-        main if isinstance(main, str) else "", tuple(each.name for each in parameters[1:]), model.can_generate()
+        main if isinstance(main, str) else "",
+        names,
+        model.can_generate(),
+        _parameters(model.decode) if hasattr(model, "decode") else (),
     )
+
+
+def _parameters(method: Any) -> tuple[str, ...]:
+    """The names of the parameters of a method, without `self` and those that take any number of values."""
+    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    parameters = [each for each in inspect.signature(method).parameters.values() if each.kind not in kinds]
+    return tuple(each.name for each in parameters[1:])

@@ -1,9 +1,9 @@
 """Gives a model with an encoder and a decoder two entries, as ExecuTorch's runner calls them.
 
-`encode(input)` takes tokens, int64 [1, source], or features of speech, and returns the encoder's output, float [1,
-source, hidden]. `decode(tokens, encoder_output, position)` takes tokens, int64 [1, seq], the result of `encode`, and
-the position of the first token, int64 [1]. It keeps keys and values of the tokens in a cache, and returns scores: float
-[1, vocabulary] of the last token, or [1, seq, vocabulary] of all tokens.
+`encode(input)` takes tokens, int64 [1, source], features of speech, or an image, and returns the encoder's output,
+float [1, source, hidden]. `decode(tokens, encoder_output, position)` takes tokens, int64 [1, seq], the result of
+`encode`, and the position of the first token, int64 [1]. It keeps keys and values of the tokens in a cache, and returns
+scores: float [1, vocabulary] of the last token, or [1, seq, vocabulary] of all tokens.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from etbuild.errors import BuildError, DocumentPath, InputError
 from etbuild.plan.parts import ModelExample
-from etplugins.transformers import static_cache
+from etplugins.transformers import single_call, static_cache
 from etplugins.transformers.families import family
 from etplugins.transformers.parts import DecoderCache, HuggingFace
 
@@ -28,6 +28,7 @@ _TARGET_LENGTHS = ("max_target_positions", "max_position_embeddings")
 _SOURCE_LENGTHS = ("max_source_positions", "max_position_embeddings")
 """The keys of configurations for the longest text. A model may have no limit."""
 
+_IMAGE = "pixel_values"
 _WAVEFORM, _SECOND = "input_values", 16000
 """The name of an encoder's input that is a waveform, and the number of samples of one second."""
 
@@ -148,9 +149,9 @@ def _check(model: Any, settings: HuggingFace, cache: DecoderCache) -> None:
         raise InputError.at((*_PATH, "task"), f"`{name}` is not an encoder and a decoder of text", hint)
     if why := family(config.model_type).no_static_cache:
         raise InputError.at((*_PATH, "task"), f"`{name}` {why}", "write a factory for this model")
-    input_name, task = model.get_encoder().main_input_name, settings.task or ""
-    if (input_name == "input_ids") != (task == "seq2seq"):
-        fitting_task = "seq2seq" if input_name == "input_ids" else "speech-to-text"
+    input_name = model.get_encoder().main_input_name
+    fitting_task = {"input_ids": "seq2seq", "pixel_values": "image-to-text"}.get(input_name, "speech-to-text")
+    if settings.task != fitting_task:
         raise InputError.at(
             (*_PATH, "task"), f"the encoder of `{name}` takes `{input_name}`", f"write `task: {fitting_task}`"
         )
@@ -198,8 +199,12 @@ def example(model: Any, example_plan: ModelExample, path: DocumentPath) -> torch
 
 
 def _features(model: Any) -> torch.Tensor | None:
-    """The longest features of speech that the encoder takes, with zeros; None if the configuration has no limit."""
+    """An image, or the longest features of speech that the encoder takes, with zeros; None if the configuration does
+    not say the shape."""
     config = model.config
+    if model.get_encoder().main_input_name == _IMAGE:
+        shape = single_call.image(model.get_encoder().config)
+        return None if shape is None else torch.zeros(shape, dtype=model.dtype)
     positions, bins = getattr(config, "max_source_positions", None), getattr(config, "num_mel_bins", None)
     if positions is not None and bins is not None:  # Whisper
         return torch.zeros((1, bins, 2 * positions), dtype=model.dtype)

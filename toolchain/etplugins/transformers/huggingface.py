@@ -52,11 +52,14 @@ def create(source: ModuleSource, context: StepContext, loaded: bool = False) -> 
     assert settings is not None, "the model is one of transformers"
     transformers = _import()
     from etplugins.transformers import (  # imported here, because these import transformers
+        audio_codec,
         decoder_cache,
         dense,
         encoder_decoder,
         experts,
+        image_and_text,
         image_text,
+        prompted_masks,
         single_call,
     )
 
@@ -70,11 +73,15 @@ def create(source: ModuleSource, context: StepContext, loaded: bool = False) -> 
             model = _model(cls, config, decoder_cache.attention(config, settings), source.dtype)
             dense.add(model, settings.dense)
         experts.choose(model)
-        if settings.task is not None and tasks.TASKS[settings.task].outputs:
+        task = None if settings.task is None else tasks.TASKS[settings.task]
+        if task is not None and task.outputs:
             set_methods(model, **single_call.add(model, settings))
+        elif task is not None and task.parts:
+            of_parts = {"towers": image_and_text, "codec": audio_codec, "masks": prompted_masks}
+            set_methods(model, **of_parts[task.parts].add(model, settings))
         elif settings.cache is None:
             _return_tensors(model)
-        elif settings.task in ("seq2seq", "speech-to-text"):
+        elif task is not None and task.has_encoder:
             set_methods(model, **encoder_decoder.add(model, settings, settings.cache))
         elif settings.task == "image-text-to-text":
             set_methods(model, **image_text.add(model, settings, settings.cache))

@@ -14,7 +14,7 @@ from etplugins.transformers.parts import CUSTOM_KINDS, CUSTOM_SDPA
 from etplugins.transformers.sections import Cache, HuggingFace
 
 _OPERATORS = "executorch.extension.llm.custom_ops.custom_ops"  # registers ExecuTorch's operators for language models
-_FEATURES = "feature-extraction"
+_FEATURES = ("feature-extraction", "image-feature-extraction")
 _WITH_LENGTH = ("tokens", "sound")
 _SAME_AS_NOTHING = (("logits", "all"), ("pooling", "none"))
 _PATH: DocumentPath = ("model", "huggingface")
@@ -46,7 +46,7 @@ def _completed(manifest: Manifest) -> Manifest:
     if not methods and "forward" in task.entries and "adapters" in model:
         methods = {"forward": {}, **{f"forward_{name}": {"adapter": name} for name in model["adapters"]}}
     written: HuggingFace = {"class": task.model_class}
-    huggingface = {**written, **({} if task.outputs else {"logits": "last"}), **huggingface}
+    huggingface = {**written, **({"logits": "last"} if task.needs_cache else {}), **huggingface}
     methods = tasks.completed(methods, task, huggingface)
     return {**manifest, "model": {**model, "huggingface": huggingface}, "methods": methods}
 
@@ -112,7 +112,7 @@ def _check_model(huggingface: HuggingFace) -> Iterator[Problem]:
     if "class" not in huggingface:
         hint = "name the class, such as LlamaForCausalLM; or write `task: text-generation`"
         yield Problem("the key `class` is missing", _PATH, hint)
-    if task is not None and task.outputs:
+    if task is not None and not task.needs_cache:
         yield from _check_single_call(huggingface)
     elif "cache" not in huggingface:
         hint = "add `cache: {max_length: 512}`"
@@ -147,7 +147,9 @@ def _check_single_call(huggingface: HuggingFace) -> Iterator[Problem]:
     """Checks that the model of a task without a cache has none, and nothing that goes with one."""
     for key in ("cache", "logits"):
         if key in huggingface:
-            message = f"`{key}` goes with tasks that write text: `task: {huggingface['task']}` is done in one call"
+            message = (
+                f"`{key}` goes with tasks that write text: `task: {huggingface['task']}` keeps nothing between calls"
+            )
             yield Problem(message, (*_PATH, key), f"remove `{key}`", at_key=True)
     if huggingface.get("attention") == CUSTOM_SDPA:
         message = f"`task: {huggingface['task']}` does not compute with `custom_sdpa`, which attends to a cache"
@@ -157,8 +159,8 @@ def _check_single_call(huggingface: HuggingFace) -> Iterator[Problem]:
 def _check_pooling(huggingface: HuggingFace) -> Iterator[Problem]:
     """Checks that `pooling`, `dense` and `normalize` fit the task, and that the layers of `dense` fit together."""
     for key in ("pooling", "dense", "normalize"):
-        if key in huggingface and huggingface.get("task") != _FEATURES:
-            yield Problem(f"`{key}` goes with `task: {_FEATURES}`", (*_PATH, key), at_key=True)
+        if key in huggingface and huggingface.get("task") not in _FEATURES:
+            yield Problem(f"`{key}` goes with `task: {_FEATURES[0]}`", (*_PATH, key), at_key=True)
     layers = huggingface.get("dense", [])
     for index, (before, layer) in enumerate(itertools.pairwise(layers), start=1):
         given, taken = before["out_features"], layer["in_features"]
@@ -214,7 +216,7 @@ def _limits(entry: str, huggingface: HuggingFace) -> Iterator[tuple[int, int, st
     task = tasks.of(huggingface)
     if entry in ("forward", "decode") and longest is not None:
         yield 0, longest, "max_seq_length"
-    if entry == "forward" and task is not None and task.takes == "tokens" and source is not None:
+    if entry in ("forward", "encode_text") and task is not None and task.takes == "tokens" and source is not None:
         yield 0, source, "max_source_length"
     if entry in ("encode", "decode") and huggingface.get("task") == "seq2seq" and source is not None:
         yield (0 if entry == "encode" else 1), source, "max_source_length"

@@ -105,12 +105,20 @@ class HuggingFace(Part, needs=()):
             `cache.max_seq_length` tokens, or one if it is called `decode`. `seq2seq`: an encoder and a decoder of text,
             such as T5, with the methods `encoder` and `text_decoder`. `speech-to-text`: the same with an encoder of
             speech, such as Whisper. `image-text-to-text`: images and text, such as LLaVA, with the methods
-            `vision_encoder`, `token_embedding` and `text_decoder`. The others have one method `forward`, and no cache.
+            `vision_encoder`, `token_embedding` and `text_decoder`. `image-to-text`: as `speech-to-text`, with an image,
+            such as TrOCR. These have several methods and no cache: `zero-shot-image-classification` (`image_encoder`,
+            `text_encoder`, `scores`), `mask-generation` (`image_encoder`, `mask_decoder`) and `audio-codec` (`encoder`,
+            `decoder`). The others have one method `forward`, and no cache.
             `feature-extraction`: takes tokens and returns their features, or those of the text that `pooling` says.
             `text-classification`, `token-classification`, `image-classification` and `audio-classification`: take
             tokens, an image or a sound, and return the scores of labels before the softmax; the constant method
             `get_labels` has the names of the labels, as a JSON array. `semantic-segmentation`: takes an image, and
-            returns such scores of each place. `object-detection`: takes an image, and returns such scores of each box,
+            returns such scores of each place. `video-classification`: takes the images of a video.
+            `universal-segmentation`: returns labels and masks. `question-answering`: takes tokens, and returns scores
+            of where an answer begins and ends. `text-ranking`: takes two texts, and returns how well they fit.
+            `multiple-choice`: takes a text for each choice. `image-feature-extraction`: `feature-extraction` for
+            images. `keypoint-detection`: returns a map for each point. `time-series-prediction`: takes past values, and
+            returns the next ones. `object-detection`: takes an image, and returns such scores of each box,
             and the boxes. `depth-estimation`: takes an image, and returns the depth of each place. `fill-mask`: takes
             tokens, and returns the scores of all words for each of them. `automatic-speech-recognition`: takes a sound,
             and returns the scores of each frame for a CTC such as that of wav2vec 2.0; for Whisper and Moonshine there
@@ -136,8 +144,8 @@ class HuggingFace(Part, needs=()):
             configuration does not say it, the length of the sound in each call: samples, or frames of features. For
             example `512`.
         pooling: What `task: feature-extraction` returns: the `mean` of the features of all tokens, those of the first
-            token (`cls`) or of the `last` one, [1, hidden]; with `none` those of every token, [1, seq, hidden]. For
-            example `mean`.
+            token (`cls`) or of the `last` one, [1, hidden]; with `none` those of every token, [1, seq, hidden]. The
+            same for `image-feature-extraction`; `model` is the vector that the class makes. For example `mean`.
         dense: Layers of `task: feature-extraction` that follow the pooling, each on the output of the one before: the
             `Dense` modules of sentence-transformers. Their parameters are called `dense.0.linear.weight` and so on. For
             example `[{in_features: 768, out_features: 256, activation: Tanh}]`.
@@ -158,7 +166,7 @@ class HuggingFace(Part, needs=()):
     config: Config = {}
     cache: DecoderCache | None = None
     max_source_length: kinds.Size | None = None
-    pooling: Annotated[Literal["mean", "cls", "last", "none"], Says(default="none")] | None = None
+    pooling: Annotated[Literal["mean", "cls", "last", "model", "none"], Says(default="none")] | None = None
     dense: tuple[DenseLayer, ...] = ()
     normalize: bool = False
     task: (
@@ -178,6 +186,18 @@ class HuggingFace(Part, needs=()):
                 "fill-mask",
                 "semantic-segmentation",
                 "depth-estimation",
+                "image-to-text",
+                "image-feature-extraction",
+                "text-ranking",
+                "question-answering",
+                "multiple-choice",
+                "zero-shot-image-classification",
+                "keypoint-detection",
+                "mask-generation",
+                "time-series-prediction",
+                "audio-codec",
+                "video-classification",
+                "universal-segmentation",
             ],
             Says(group="task"),
         ]

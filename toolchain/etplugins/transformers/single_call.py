@@ -21,8 +21,11 @@ from etplugins.transformers import dense, tasks
 from etplugins.transformers.huggingface_config import PATH
 from etplugins.transformers.parts import HuggingFace
 
-_INPUT_NAMES = {"tokens": "tokens", "image": "an image", "sound": "a sound"}
+_INPUT_NAMES = {"tokens": "tokens", "image": "an image", "sound": "a sound", "series": "a time series"}
 """The words of messages for the input of a task."""
+_SHAPES = {"image": "[1, 3, HEIGHT, WIDTH]", "sound": "[1, SAMPLES]", "series": "[1, LENGTH, CHANNELS]"}
+_VECTOR, _OF_MAP = "pooler_output", 4
+"""The vector that a class makes of all features, and the number of dimensions of a map of features."""
 _FEATURE_SIZES = ("feature_projection_input_dim", "num_mel_bins")
 """The keys of configurations for the number of features in a frame of a sound."""
 
@@ -56,18 +59,32 @@ def add(model: Any, settings: HuggingFace) -> Entries:
         if settings.pooling is not None and (inputs[1:] or "attention_mask" in keywords):
             _refuse_padding()
         results = original(self, *inputs, **keywords, return_dict=True)
-        values = [getattr(results, name, None) for name in task.outputs]
+        names = (_VECTOR,) if settings.pooling == "model" else task.outputs
+        values = [_value(results, name) for name in names]
         if any(value is None for value in values):
-            _refuse_class(self, settings, task)
+            _refuse_class(self, settings, task, names)
         return tuple(_pooled(self, value, settings) for value in values)
 
     return {"forward": forward}
 
 
+def _value(results: Any, name: str) -> Any:
+    """The first tensor with one of the names; None if there is none."""
+    found = (getattr(results, each, None) for each in name.split(" or "))
+    return next((each for each in found if isinstance(each, torch.Tensor)), None)
+
+
 def _pooled(model: Any, features: torch.Tensor, settings: HuggingFace) -> torch.Tensor:
-    """The features of a text, [1, hidden], from the features of its tokens, [1, seq, hidden], as the manifest says."""
+    """The features of a text or an image, [1, hidden], from those of its parts, [1, parts, hidden], as the manifest
+    says. Those of an image may also be [1, hidden, rows, columns], which have only a mean."""
+    if features.dim() == _OF_MAP and settings.pooling in ("cls", "last"):
+        message = (
+            f"`pooling: {settings.pooling}` takes the features of one token, and `{type(model).__name__}` has a map"
+        )
+        raise InputError.at((*PATH, "pooling"), message, "write `pooling: model` or `pooling: mean`")
     pools: dict[str | None, Callable[[torch.Tensor], torch.Tensor]] = {
-        "mean": lambda states: states.mean(dim=1),
+        "mean": lambda states: states.mean(dim=1) if states.dim() < _OF_MAP else states.mean(dim=(2, 3)),
+        "model": lambda states: states.flatten(1),
         "cls": lambda states: states[:, 0],
         "last": lambda states: states[:, -1],
     }
@@ -118,8 +135,11 @@ def _refuse_padding() -> None:
     raise InputError.at((*PATH, "pooling"), message, "give it tokens only, or write `pooling: none`")
 
 
-def _refuse_class(model: Any, settings: HuggingFace, task: tasks.Task) -> None:
-    missing = " and ".join(f"`{name}`" for name in task.outputs)
+def _refuse_class(model: Any, settings: HuggingFace, task: tasks.Task, names: tuple[str, ...]) -> None:
+    missing = " and ".join(f"`{name}`" for name in names)
+    if names != task.outputs:
+        message = f"the output of `{type(model).__name__}` has no vector of its own, {missing}"
+        raise InputError.at((*PATH, "pooling"), message, "write `pooling: mean`, or `pooling: cls`")
     message = f"`task: {settings.task}` returns {missing}, which the output of `{type(model).__name__}` lacks"
     if settings.model_class == task.model_class:
         raise InputError.at((*PATH, "task"), message)
@@ -148,7 +168,7 @@ def constants(model: Any, settings: HuggingFace) -> dict[str, object]:
 
 
 def example(model: Any, example_plan: ModelExample, path: DocumentPath) -> torch.Tensor:
-    """An example input with zeros: an image or a sound.
+    """An example input with zeros: an image, a sound or a time series.
 
     Args:
         model: The model.
@@ -158,23 +178,36 @@ def example(model: Any, example_plan: ModelExample, path: DocumentPath) -> torch
     Raises:
         InputError: Neither the configuration nor the manifest says the shape of the input.
     """
-    shape = _image(model.config) if example_plan.of_model == "image" else _sound(model, example_plan.length)
+    kind = example_plan.of_model
+    shape = {"image": image, "series": _series}[kind](model.config) if kind != "sound" else None
+    shape = _sound(model, example_plan.length) if kind == "sound" else shape
     if shape is None:
-        shape_to_write = "[1, 3, HEIGHT, WIDTH]" if example_plan.of_model == "image" else "[1, SAMPLES]"
-        described = _INPUT_NAMES[example_plan.of_model]
+        described, to_write = _INPUT_NAMES[kind], _SHAPES[kind]
         message = f"the configuration of `{type(model).__name__}` does not say the shape of {described}"
-        hint = f"write `methods: {{forward: {{example_inputs: [{{shape: {shape_to_write}}}]}}}}`"
-        hint += "" if example_plan.of_model == "image" else ", or `max_source_length`"
+        hint = f"write `methods: {{{path[1]}: {{example_inputs: [{{shape: {to_write}}}]}}}}`"
+        hint += ", or `max_source_length`" if kind == "sound" else ""
         raise InputError.at(path[:2], message, hint)
     return torch.zeros(shape, dtype=model.dtype)
 
 
-def _image(config: Any) -> tuple[int, ...] | None:
-    """The shape of an image; None if the configuration does not say its size."""
+def image(config: Any) -> tuple[int, ...] | None:
+    """The shape of an image, or of the images of a video; None if the configuration does not say their size.
+
+    Args:
+        config: The configuration of the model.
+    """
     config = getattr(config, "vision_config", config)
     size = getattr(config, "image_size", None)
     height, width = size if isinstance(size, (list, tuple)) else (size, size)
-    return None if size is None else (1, getattr(config, "num_channels", 3), height, width)
+    frames = getattr(config, "num_frames", None)
+    many = () if frames is None else (frames,)
+    return None if size is None else (1, *many, getattr(config, "num_channels", 3), height, width)
+
+
+def _series(config: Any) -> tuple[int, ...] | None:
+    """The shape of the past values of a time series: [1, length], or [1, length, channels] for a model of several."""
+    length, channels = getattr(config, "context_length", None), getattr(config, "num_input_channels", None)
+    return None if length is None else (1, length, *([] if channels is None else [channels]))
 
 
 def _sound(model: Any, length: int | None) -> tuple[int, ...] | None:

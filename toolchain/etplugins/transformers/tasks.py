@@ -14,6 +14,8 @@ from etbuild import plugins
 from etbuild.manifest.sections import ExampleInput, Method, Shapes
 from etplugins.transformers.sections import HuggingFace
 
+_CHOICES = 4
+_MOST_TEXTS, _MOST_POINTS = 1024, 16
 _POSITION: ExampleInput = {"shape": [1], "dtype": "int64", "fill": "zeros"}
 
 Inputs = Callable[[str, str, HuggingFace], Method]
@@ -31,12 +33,13 @@ class Task:
             `model.huggingface`.
         has_encoder: Whether the model is an encoder and a decoder.
         takes: What the first method takes: `tokens`, at most as many as `max_source_length` says, which the manifest
-            then must have; an `image`; or a `sound`, whose length `max_source_length` may say. Empty for a task with
-            another input.
+            then must have; an `image`; a time `series`; or a `sound`, whose length `max_source_length` may say. Empty
+            for a task with another input.
         has_labels: Whether the scores are those of labels, which the configuration has. The program then has
             `get_labels`; one that takes a sound and has none has `get_blank_id`, if the configuration says it.
-        outputs: The outputs of transformers' model that `forward` returns, by name. Empty for a model that writes text:
-            it needs a cache.
+        outputs: The outputs of transformers' model that `forward` returns, by name. Where a name has several with `or`
+            between them, the first that the class has is returned. Empty for a task with methods of its own.
+        parts: Which parts of a model become methods that keep no state: `towers`, `codec` or `masks`.
     """
 
     model_class: str
@@ -47,6 +50,12 @@ class Task:
     takes: str = ""
     has_labels: bool = False
     outputs: tuple[str, ...] = ()
+    parts: str = ""
+
+    @property
+    def needs_cache(self) -> bool:
+        """Whether the model writes text."""
+        return not self.outputs and not self.parts
 
 
 def of(huggingface: HuggingFace) -> Task | None:
@@ -117,6 +126,51 @@ def of_text(_name: str, _entry: str, huggingface: HuggingFace) -> Method:
     """All tokens of a text, in one call."""
     tokens, shapes = _tokens("seq", huggingface.get("max_source_length"), 16)
     return {"example_inputs": [tokens], "dynamic_shapes": [shapes]}
+
+
+def _of_choices(_name: str, _entry: str, huggingface: HuggingFace) -> Method:
+    """All tokens of four texts, one for each choice. The number of choices is fixed."""
+    tokens, shapes = _tokens("seq", huggingface.get("max_source_length"), 16)
+    tokens = {**tokens, "shape": [1, _CHOICES, tokens["shape"][1]]}
+    return {"example_inputs": [tokens], "dynamic_shapes": [None if shapes is None else [None, *shapes]]}
+
+
+def _of_series(_name: str, _entry: str, _huggingface: HuggingFace) -> Method:
+    """The past values of a time series, in the length of the configuration."""
+    return {"example_inputs": [{"of_model": "series"}]}
+
+
+def _of_towers(_name: str, entry: str, huggingface: HuggingFace) -> Method:
+    """One method takes an image, and one a text. The third compares an image with any number of texts."""
+    if entry == "encode_image":
+        return {"example_inputs": [{"of_model": "image"}]}
+    if entry == "encode_text":
+        return of_text(_name, entry, huggingface)
+    texts: ExampleInput = {"of_model": "embeddings", "length": 4}
+    shapes: list[Shapes] = [None, [{"dim": "texts", "min": 1, "max": _MOST_TEXTS}, None]]
+    return {"example_inputs": [{"of_model": "embeddings", "length": 1}, texts], "dynamic_shapes": shapes}
+
+
+def _of_codec(_name: str, entry: str, huggingface: HuggingFace) -> Method:
+    """One method takes a sound of one length, and the other one its codes."""
+    return {"example_inputs": [_sound("sound" if entry == "encode" else "encoder_outputs", huggingface)]}
+
+
+def _of_masks(_name: str, entry: str, _huggingface: HuggingFace) -> Method:
+    """One method takes an image. The other one takes what it returns, and points with their kinds."""
+    if entry == "encode_image":
+        return {"example_inputs": [{"of_model": "image"}]}
+    dim: Shapes = {"dim": "points", "min": 1, "max": _MOST_POINTS}
+    points: ExampleInput = {"shape": [1, 1, 2, 2]}
+    kinds: ExampleInput = {"shape": [1, 1, 2], "dtype": "int64", "fill": "ones"}
+    shapes: list[Shapes] = [None, [None, None, dim, None], [None, None, dim]]
+    return {"example_inputs": [{"of_model": "encoder_outputs"}, points, kinds], "dynamic_shapes": shapes}
+
+
+def _of_captions(_name: str, entry: str, huggingface: HuggingFace) -> Method:
+    if entry == "encode":
+        return {"example_inputs": [{"of_model": "features"}]}
+    return _of_text_decoder({"of_model": "encoder_outputs"}, None, huggingface)
 
 
 def of_image(_name: str, _entry: str, _huggingface: HuggingFace) -> Method:
@@ -201,10 +255,69 @@ _OWN = {
         "AutoModelForCTC", None, ONE_CALL, of_sound, takes="sound", outputs=("logits",)
     ),
     "audio-classification": _of_labels("AutoModelForAudioClassification", of_sound, "sound"),
+    "image-to-text": Task(
+        "AutoModelForImageTextToText",
+        "executorch-asr/v1",
+        _ENCODER_DECODER,
+        _of_captions,
+        has_encoder=True,
+        takes="image",
+    ),
+    "image-feature-extraction": Task(
+        "AutoModel", None, ONE_CALL, of_image, takes="image", outputs=("last_hidden_state",)
+    ),
+    "text-ranking": Task(
+        "AutoModelForSequenceClassification", None, ONE_CALL, of_text, takes="tokens", outputs=("logits",)
+    ),
+    "question-answering": Task(
+        "AutoModelForQuestionAnswering", None, ONE_CALL, of_text, takes="tokens", outputs=("start_logits", "end_logits")
+    ),
+    "multiple-choice": Task(
+        "AutoModelForMultipleChoice", None, ONE_CALL, _of_choices, takes="tokens", outputs=("logits",)
+    ),
+    "zero-shot-image-classification": Task(
+        "AutoModelForZeroShotImageClassification",
+        None,
+        {"image_encoder": "encode_image", "text_encoder": "encode_text", "scores": "score"},
+        _of_towers,
+        takes="tokens",
+        parts="towers",
+    ),
+    "keypoint-detection": Task(
+        "AutoModelForPoseEstimation", None, ONE_CALL, of_image, takes="image", outputs=("heatmaps",)
+    ),
+    "mask-generation": Task(
+        "AutoModelForMaskGeneration",
+        None,
+        {"image_encoder": "encode_image", "mask_decoder": "decode_masks"},
+        _of_masks,
+        takes="image",
+        parts="masks",
+    ),
+    "time-series-prediction": Task(
+        "AutoModelForTimeSeriesPrediction",
+        None,
+        ONE_CALL,
+        _of_series,
+        takes="series",
+        outputs=("prediction_outputs or mean_predictions",),
+    ),
+    "audio-codec": Task(
+        "AutoModel",
+        None,
+        {"encoder": "encode", "decoder": "decode"},
+        _of_codec,
+        takes="sound",
+        parts="codec",
+    ),
     "fill-mask": Task("AutoModelForMaskedLM", None, ONE_CALL, of_text, takes="tokens", outputs=("logits",)),
     "semantic-segmentation": _of_labels("AutoModelForSemanticSegmentation", of_image, "image"),
     "depth-estimation": Task(
         "AutoModelForDepthEstimation", None, ONE_CALL, of_image, takes="image", outputs=("predicted_depth",)
+    ),
+    "video-classification": _of_labels("AutoModelForVideoClassification", of_image, "image"),
+    "universal-segmentation": _of_labels(
+        "AutoModelForUniversalSegmentation", of_image, "image", ("class_queries_logits", "masks_queries_logits")
     ),
     "object-detection": _of_labels("AutoModelForObjectDetection", of_image, "image", ("logits", "pred_boxes")),
 }

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, get_args
 
+from etbuild import json_schema
 from etbuild.errors import InputError, did_you_mean
 from etbuild.plan.kinds import Dtype
 
@@ -47,7 +48,9 @@ class GivenInput:
             raise InputError.of(f"--input {text}: expected sizes, and before them a name and a type", _EXAMPLES)
         dtype = found["dtype"] or "float32"
         if dtype not in DTYPES:
-            raise InputError.of(f"--input {text}: unknown type `{dtype}`", did_you_mean(dtype, DTYPES))
+            ours = json_schema.DTYPES.get(dtype)
+            hint = f"PyTorch's `{dtype}` is `{ours}`" if ours else did_you_mean(dtype, DTYPES)
+            raise InputError.of(f"--input {text}: unknown type `{dtype}`", hint)
         if found["dtype"] and not found["open"]:
             raise InputError.of(f"--input {text}: the sizes need brackets", _EXAMPLES)
         sizes = [size.strip() for size in found["sizes"].split(",")] if found["sizes"].strip() else []

@@ -21,6 +21,16 @@ def of_config(config: dict[str, Any]) -> tuple[int, int] | None:
     return _size((nested if isinstance(nested, dict) else config).get("image_size"))
 
 
+def of_backbone(config: dict[str, Any]) -> tuple[int, int] | None:
+    """The height and the width in the configuration of a model's backbone; None if there is none that says them.
+
+    Args:
+        config: The content of `config.json`.
+    """
+    nested = config.get("backbone_config")
+    return _size(nested.get("image_size")) if isinstance(nested, dict) else None
+
+
 def of_processor(processor: dict[str, Any]) -> tuple[int, int]:
     """The height and the width of the images that a processor returns. If it keeps their shape, those of a square.
 

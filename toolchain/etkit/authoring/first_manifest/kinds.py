@@ -82,6 +82,12 @@ _TEXT_TASKS = {
         ("max_position_embeddings",),
         ("cache:", "  max_length: {length}   # tokens: {why}; `max_seq_length` saves memory", "  kind: custom"),
     ),
+    "image-to-text": _TextTask(
+        "executorch-asr/v1",
+        _LONGEST_TEXT,
+        ("max_position_embeddings", "n_positions"),
+        ("cache: {{max_length: {length}}}   # tokens of the decoder: {why}",),
+    ),
     "speech-to-text": _TextTask(
         "executorch-asr/v1",
         _LONGEST_TEXT,
@@ -164,6 +170,8 @@ def _embedder(kind: str, found: sentence_transformers.Embedder, config: dict[str
     )
 
 
+_PAIRS, _PAIR = ("question-answering", "text-ranking"), ("input_ids", "token_type_ids")
+"""The tasks that read two texts, and the inputs of a model that tells their tokens apart."""
 _LONGEST_SOUND = "  max_source_length: {longest}   # {unit} of ten seconds: a guess"
 _FROM = "# from a tenth of a second: a guess"
 
@@ -211,9 +219,13 @@ def single_call(name: str, config: dict[str, Any], files: Files) -> Methods | No
         length = min(_LONGEST_TEXT, longest_text(config))
         model.append(f"  max_source_length: {length}   # tokens of a text")
         tokenizer, _ = _tokenizer(files, None)
-        return Methods([], model, tokenizer=tokenizer)
-    if image_size.of_config(config) is None:
-        height, width = image_size.of_processor(files.json("preprocessor_config.json"))
+        return Methods(_of_pairs(name, config, length), model, tokenizer=tokenizer)
+    if name == "image-feature-extraction":
+        model.append("  pooling: model")
+    if image_size.of_config(config) is None and TASKS[name].takes == "image":
+        processor = files.json("preprocessor_config.json")
+        of_backbone = None if processor else image_size.of_backbone(config)
+        height, width = of_backbone or image_size.of_processor(processor)
         shape = [1, positive(config.get("num_channels")) or _CHANNELS, height, width]
         lines = [
             "forward:",
@@ -222,12 +234,28 @@ def single_call(name: str, config: dict[str, Any], files: Files) -> Methods | No
     return Methods(lines, model, hint=CALIBRATE)
 
 
+def _of_pairs(name: str, config: dict[str, Any], length: int) -> list[str]:
+    """The lines of `methods` for a task whose texts are pairs, if the model reads which text a token is of."""
+    if name not in _PAIRS or (positive(config.get("type_vocab_size")) or 1) < len(_PAIR):
+        return []
+    tokens = f"{{shape: [1, {min(16, length)}], dtype: int64}}"
+    dim = f"[null, {{dim: seq, min: 2, max: {length}}}]"
+    return [
+        *("forward:", "  example_kwargs:", *(f"    {each}: {tokens}" for each in _PAIR)),
+        *("  dynamic_kwargs_shapes:", *(f"    {each}: {dim}" for each in _PAIR)),
+    ]
+
+
 def _task_of(kind: str, config: dict[str, Any]) -> str | None:
     """The task with one call for a class of models: `BertForTokenClassification` is one of
     `AutoModelForTokenClassification`, and `Wav2Vec2ForSequenceClassification` one of
     `AutoModelForAudioClassification`. None if a decoder of text follows an encoder: it needs other tokens."""
-    if kind.endswith("ForSequenceClassification") and sound_length.of(config, {}) is not None:
-        return "audio-classification"
+    if kind.endswith("ForSequenceClassification"):
+        if sound_length.of(config, {}) is not None:
+            return "audio-classification"
+        labels = config.get("id2label")
+        if isinstance(labels, dict) and len(labels) == 1 and config.get("is_encoder_decoder") is not True:
+            return "text-ranking"  # one score says how well two texts fit
     for name, task in TASKS.items():
         head = task.model_class.removeprefix("AutoModel")
         if task.outputs and head and kind.endswith(head):
@@ -303,5 +331,5 @@ def methods_of_kind(kind: str, config: dict[str, Any], files: Files) -> Methods 
         lines = ["forward:", "  example_inputs: [{shape: [1, 16000]}]   # input_values: one second at 16 kHz (a guess)"]
         return Methods(lines, hint=CALIBRATE)
     if "vocab_size" not in config and "num_channels" in config:
-        return _image(config)
+        return single_call("image-feature-extraction", config, files) if kind.endswith("Model") else _image(config)
     return _encoder(config) if "vocab_size" in config and "image_size" not in config else None

@@ -17,11 +17,16 @@ from etplugins.transformers.class_inputs import ClassInputs
 from etplugins.transformers.tasks import TASKS
 
 _TAKES = {"input_ids": "tokens", "pixel_values": "image", "input_values": "sound", "input_features": "sound"}
+_WRITERS = {"tokens": "seq2seq", "sound": "speech-to-text", "image": "image-to-text"}
+"""The task of a class with an encoder and a decoder of text, by what the encoder takes."""
+_RATE = 16000
 _NESTED = ("text_config", "vision_config")
 _TEXT, _CHOICES, _CHANNELS = 16, 2, 3
 _UNKNOWN = ("entity_ids", "grid_thw", "patches", "pronunciation", "shape_ids", "visual_", "xpath_")
 """Parts of the names of inputs without which a model would compute with zeros, and whose shape is not known here."""
 _FROM_CLASS = "an input of the class: a guess"
+_PAIR = ["input_ids", "decoder_input_ids"]
+_AGAIN = "The decoder has no cache: each call computes all tokens again, and returns their scores first."
 
 
 def of(kind: str, config: dict[str, Any], files: Files, inputs: ClassInputs) -> Iterator[Methods]:
@@ -34,11 +39,13 @@ def of(kind: str, config: dict[str, Any], files: Files, inputs: ClassInputs) -> 
         inputs: The inputs of the class.
     """
     takes = _TAKES.get(inputs.main)
-    if inputs.generates and "decoder_input_ids" in inputs.names and takes in ("tokens", "sound"):
-        yield of_text_task("seq2seq" if takes == "tokens" else "speech-to-text", config, files)
+    if inputs.generates and "decoder_input_ids" in inputs.names and takes in _WRITERS:
+        nested = config.get("decoder")  # of a pair of models
+        yield of_text_task(_WRITERS[takes], {**(nested if isinstance(nested, dict) else {}), **config}, files)
     elif inputs.generates and takes == "tokens" and not _others(inputs):
         yield of_text_task("text-generation", config, files)
     else:
+        yield from _of_parts(kind, config, inputs)
         for name, task in TASKS.items():
             head = task.model_class.removeprefix("AutoModel")
             if task.outputs and head and kind.endswith(head) and task.takes == takes:
@@ -48,25 +55,47 @@ def of(kind: str, config: dict[str, Any], files: Files, inputs: ClassInputs) -> 
     yield from _own_forward(kind, config, inputs)
 
 
+def _of_parts(kind: str, config: dict[str, Any], inputs: ClassInputs) -> Iterator[Methods]:
+    """The methods of a class that has more than one, or whose input is a time series."""
+    if "audio_codes" in inputs.decodes:
+        samples = positive(config.get("sampling_rate")) or _RATE
+        model = ["  task: audio-codec", f"  max_source_length: {samples}   # samples: one second"]
+        yield Methods([], model, hint=CALIBRATE)
+    elif {"image_embeddings", "input_points"} <= {*inputs.names}:
+        yield Methods([], ["  task: mask-generation"], hint=CALIBRATE)
+    elif {"input_ids", "pixel_values"} <= {*inputs.names}:
+        text = config.get("text_config")
+        length = longest_text(text if isinstance(text, dict) else {})
+        model = ["  task: zero-shot-image-classification", f"  max_source_length: {length}   # tokens of a text"]
+        yield Methods([], model, hint=CALIBRATE)
+    elif inputs.main == "past_values" and kind.endswith("ForPrediction") and "past_time_features" not in inputs.names:
+        yield Methods([], ["  task: time-series-prediction"], hint=CALIBRATE)
+
+
 def _own_forward(kind: str, config: dict[str, Any], inputs: ClassInputs) -> Iterator[Methods]:
     """The class's own `forward`, without a task and without a cache. Nothing for a class with inputs of an unknown
     shape, and for one that writes text about an image or a sound: it reads them in a loop of its own."""
     known = _shapes(kind, config)
     names = [inputs.main, *_others(inputs), *(each for each in ("decoder_input_ids",) if each in inputs.names)]
     missing = [each for each in inputs.names if any(part in each for part in _UNKNOWN)]
-    if any(each not in known for each in names) or missing or (inputs.generates and len(names) > 1):
+    writes_alone = inputs.generates and len(names) > 1 and names != _PAIR
+    if any(each not in known for each in names) or missing or writes_alone:
         return
-    if names == ["input_ids"] and not kind.endswith("ForMultipleChoice"):
-        length = longest_text(config)
+    length, hint = longest_text(config), QUANTIZE if inputs.main == "input_ids" else CALIBRATE
+    entries = ["  example_kwargs:", *(f"    {name}: {{{known[name]}}}   # {_FROM_CLASS}" for name in names)]
+    if names == _PAIR and inputs.generates:
+        dims = zip(names, ("source", "target"), strict=True)
+        ranges = [f"    {name}: [null, {{dim: {dim}, min: 2, max: {length}}}]" for name, dim in dims]
+        yield Methods(["forward:", *entries, "  dynamic_kwargs_shapes:", *ranges], hint=hint, remarks=[_AGAIN])
+        yield Methods(["forward:", *entries], hint=hint, remarks=[_AGAIN])
+    elif names == ["input_ids"] and not kind.endswith("ForMultipleChoice"):
         lines = [
             f"  example_inputs: [{{shape: [1, {min(_TEXT, length)}], dtype: int64}}]   # input_ids",
             f"  dynamic_shapes: [[null, {{dim: seq, min: 2, max: {length}}}]]",
         ]
+        yield Methods(["forward:", *lines], hint=hint)
     else:
-        entries = [f"    {name}: {{{known[name]}}}   # {_FROM_CLASS}" for name in names]
-        lines = ["  example_kwargs:", *entries]
-    hint = QUANTIZE if inputs.main == "input_ids" else CALIBRATE
-    yield Methods(["forward:", *lines], hint=hint)
+        yield Methods(["forward:", *entries], hint=hint)
 
 
 def _others(inputs: ClassInputs) -> list[str]:

@@ -38,6 +38,7 @@ _RANGE = "  dynamic_shapes: "  # the second line of `methods` that say only the 
 _LONGEST = re.compile(r"  max_source_length: (\d+)   # tokens")
 _ONE_LENGTH = 128  # tokens of a text, if it has one length
 _OF_EVERY_MANIFEST = (("model", "huggingface", "config"), ("model", "huggingface", "class"))
+_WORDS = "tokenizer.json"
 _SHOWN = 80  # characters of an error in a comment
 
 
@@ -76,7 +77,7 @@ def of_folder(candidates: Iterator[First], beside: Path, stage: Stage) -> tuple[
     failures: list[EtbuildError] = []
     for first in candidates:
         try:
-            found = _exported(first, beside, stage)
+            found, constants = _exported(first, beside, stage)
         except EtbuildError as error:
             failures.append(error)
             if (error.problems[0].path or ())[:3] in _OF_EVERY_MANIFEST:
@@ -86,22 +87,39 @@ def of_folder(candidates: Iterator[First], beside: Path, stage: Stage) -> tuple[
                 _check_weights(found, beside, stage)
             except EtbuildError as error:
                 return None, [error]  # no other manifest would help
-            return found, failures
+            return _with_notes_on_tokenizer(found, constants, beside, stage), failures
     return None, failures
 
 
-def _exported(first: First, beside: Path, stage: Stage) -> First:
-    """The manifest that can be exported: the same, or one that asks for less. Raises the error of the last try."""
+def _exported(first: First, beside: Path, stage: Stage) -> tuple[First, dict[str, object]]:
+    """The manifest that can be exported: the same, or one that asks for less; and the constants of its program. Raises
+    the error of the last try."""
     while True:
         try:
-            _export(first, beside, stage)
+            return first, _export(first, beside, stage)
         except EtbuildError as error:
             other = _adapted(first, error.problems[0])
             if other is None:
                 raise
             first = other
-        else:
-            return first
+
+
+def _with_notes_on_tokenizer(first: First, constants: Mapping[str, object], beside: Path, stage: Stage) -> First:
+    """The manifest with remarks on what an application with ExecuTorch's runner and tokenizer would do wrong."""
+    if first.runner is None or not first.tokenizer:
+        return first
+    from etplugins.tokenizer import conformance, ends, files
+
+    found = Inputs(roots=[beside, *first.roots])
+    paths = {Path(name).name: found.find_data(name, ("tokenizer",)) for name in first.tokenizer}
+    with stage("compare the tokenizers"):
+        differs = conformance.difference(str(paths[_WORDS])) if _WORDS in paths else None
+    noted = ends.notes({name: path.read_bytes() for name, path in paths.items()}, constants)
+    if differs is not None:
+        other = None if differs.content is None else f"{first.name}.tokenizer/{files.RUNNER_FORM}{differs.suffix}"
+        noted = [files.note_on_runner(differs, other), *noted]
+    told = (f"{each.message}{f': {each.hint}' if each.hint else ''}." for each in noted)
+    return replace(first, remarks=[*first.remarks, *(printable(f"{text[0].upper()}{text[1:]}") for text in told)])
 
 
 def _adapted(first: First, problem: Problem) -> First | None:
@@ -141,18 +159,20 @@ def _of_one_length(first: First, why: str) -> First | None:
     return replace(first, methods=lines, remarks=[*first.remarks, remark])
 
 
-def _export(first: First, beside: Path, stage: Stage) -> None:
-    """Exports a few layers. If that fails, exports the whole model: too few layers may be the cause."""
+def _export(first: First, beside: Path, stage: Stage) -> dict[str, object]:
+    """Exports a few layers, and returns the constants. If that fails, exports the whole model: too few layers may be
+    the cause."""
     shorter = dict(shortened(first.config))
     try:
-        _export_form(_plan(first, shorter), first, beside, stage)
+        return _export_form(_plan(first, shorter), first, beside, stage)
     except EtbuildError:
         if not shorter:
             raise
-        _export_form(_plan(first, {}), first, beside, stage)
+        return _export_form(_plan(first, {}), first, beside, stage)
 
 
-def _export_form(plan: Plan, first: First, beside: Path, stage: Stage) -> None:
+def _export_form(plan: Plan, first: First, beside: Path, stage: Stage) -> dict[str, object]:
+    from etbuild.export.layout import CONSTANTS
     from etbuild.guard import children
     from etbuild.guard.reads import watched_reads
     from etbuild.key.import_graph import used_sources
@@ -166,6 +186,8 @@ def _export_form(plan: Plan, first: First, beside: Path, stage: Stage) -> None:
         export(plan.export_plan, inputs, used_sources(found, plan.export_plan), Path(directory), stage, watched_reads)
         if first.runner is not None:
             children.run_one(partial(_check_kernels, plan, Path(directory), inputs, stage))
+        constants = Path(directory) / CONSTANTS
+        return dict(json.loads(constants.read_bytes())["constants"]) if constants.exists() else {}
 
 
 def _check_kernels(plan: Plan, exported: Path, inputs: Given, stage: Stage) -> None:

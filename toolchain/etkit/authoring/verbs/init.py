@@ -112,9 +112,9 @@ def _tried(place: Path, options: argparse.Namespace, restarts: bool) -> First:
         options: The options of the verb.
         restarts: Whether the trial needs fixed surroundings. They lack the environment variables of the hub's client.
     """
-    from etbuild.cli.terminal import Progress
     from etkit.authoring import first_manifest
     from etkit.authoring.first_manifest import trial
+    from etkit.local.progress import Steps
     from etplugins.runtime.native_log import native_log_off
 
     if package := trial.missing():
@@ -125,7 +125,7 @@ def _tried(place: Path, options: argparse.Namespace, restarts: bool) -> First:
     if restarts:
         options.restart()
     with os.fdopen(os.dup(2), "w") as terminal, native_log_off():
-        progress = Progress(terminal)  # otherwise the stages would be shown only when all have ended
+        progress = Steps(terminal)  # otherwise the stages would be shown only when all have ended
         found, failures = trial.of_folder(
             candidates, options.directory, lambda text: progress.stage(f"check the export: {text}")
         )

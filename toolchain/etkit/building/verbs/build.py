@@ -6,9 +6,7 @@ import argparse
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,9 +25,9 @@ from etbuild.cli.options import (
     lowering_options,
     settings,
 )
-from etbuild.errors import EtbuildError, InputError, printable
+from etbuild.errors import InputError, printable
 from etbuild.manifest.positions import locating
-from etkit.building.checkpoints import add_weights, each_checkpoint, in_programs
+from etkit.building.checkpoints import add_weights, in_programs
 from etkit.building.sources import NOT_USED, GivenManifest, add_source_options, given_inputs, with_written
 from etkit.building.stages import STAGES
 from etkit.local.options import add_cache, kept_cache
@@ -38,10 +36,11 @@ from etkit.manifests import each_manifest, may_be_several
 if TYPE_CHECKING:
     from etbuild.files.writing import Artifact
     from etbuild.inputs.source_lines import SourceLines
-    from etbuild.inputs.step_context import Stage
     from etbuild.key.declared import Inputs
     from etbuild.manifest.validate import Manifest
     from etbuild.results import LoweringFacts
+    from etkit.building.programs import Outcome, Wanted
+    from etkit.kept_results import Results
     from etkit.local.build import BuildOptions, BuildResult
 
 
@@ -80,6 +79,12 @@ def add(verbs: Any) -> None:
         "--etrecord",
         "also write NAME.etrecord, a directory with an ETRecord of each method, for ExecuTorch's Inspector",
     )
+    add_flag(
+        parser,
+        "--origins",
+        "also write NAME.lowering.json and NAME.export.lines.json, from which `etbuild profile` and Model Explorer "
+        "know the graph, the layers and the lines",
+    )
     add_value(
         parser, "--timeout SECONDS", "stop a build that takes longer, and name the stage that was running", type=seconds
     )
@@ -109,6 +114,7 @@ _NOT_USED: dict[str, Any] = {
     "html": False,
     "against": None,
     "etrecord": False,
+    "origins": False,
     "json": False,
     "weights": [],
     **NOT_USED,
@@ -137,7 +143,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Builds a program, or one for each variant and checkpoint, and lists the artifacts."""
+    """Builds a program, or one for each variant and checkpoint, and lists the artifacts.
+
+    A variant that does not have what its `qualify` asks for is left out. If the command names it, that is an error.
+    """
     if options.against is not None and not options.html:
         raise InputError.of("--against needs --html", "`etbuild diff` prints the differences of two programs")
     with with_written(options, each_manifest(options.manifests)) as manifests:
@@ -145,34 +154,61 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace, manifests: Sequence[GivenManifest]) -> int:
+    from etkit.building import programs as building
+
+    found = _programs(options, manifests)
+    if options.stop_after is not None:
+        if len(found) > 1:
+            raise InputError.of("--stop-after writes the stages of one program: name one variant")
+        _show_stages(options, found[0].manifest, found[0].inputs)
+        return 0
+    names = wanted(options)
+    several = names is None or len(names) > 1
+    go_on = several or bool(options.weights) or may_be_several(options.manifests)
+    outcome = building.build_each(found, options.directory, how_to_build(options), go_on=go_on)
+    if options.json:
+        facts = [*_all_facts(outcome)]
+        only = {key: value for key, value in facts[0].items() if key != "name"} if facts else {}
+        print(json.dumps(facts if go_on else only, indent=2))
+    elif text := table(outcome):
+        print(text)
+    if outcome.errors:
+        raise in_programs(outcome.errors)
+    return 0
+
+
+def build_each(options: argparse.Namespace) -> Outcome:
+    """Builds all programs of a command, and prints nothing about them. Returns what has become of them."""
+    from etkit.building import programs as building
+
+    with with_written(options, each_manifest(options.manifests)) as manifests:
+        found = _programs(options, manifests)
+        return building.build_each(found, options.directory, how_to_build(options), go_on=True)
+
+
+def programs(options: argparse.Namespace) -> list[Wanted]:
+    """The programs that a command builds, each with its inputs."""
+    with with_written(options, each_manifest(options.manifests)) as manifests:
+        return _programs(options, manifests)
+
+
+def _programs(options: argparse.Namespace, manifests: Sequence[GivenManifest]) -> list[Wanted]:
+    """The programs to build: each manifest with each variant and each checkpoint."""
     from etbuild.manifest import validate
+    from etkit.building.programs import programs_of
 
     names = wanted(options)
-    programs: list[tuple[Manifest, Inputs]] = []
+    found: list[Wanted] = []
     files: dict[str, list[Path]] = {}
     for manifest in manifests:
         loaded = validate.load_each(manifest.path, manifest.name, names, settings(options))
-        with locating(loaded[0].positions):
-            of_manifest = each_checkpoint(loaded, given_inputs(options, manifest.directory), options.weights)
-        for each, _ in of_manifest:
-            files.setdefault(each.data["name"], []).append(manifest.path)
-        programs += of_manifest
+        file, given = (manifest.path, manifest.name), given_inputs(options, manifest.directory)
+        of_manifest = programs_of(loaded, file, names, settings(options), given, options.weights)
+        for each in of_manifest:
+            files.setdefault(each.name, []).append(manifest.path)
+        found += of_manifest
     _check_names(files)
-    if options.stop_after is not None:
-        if len(programs) > 1:
-            raise InputError.of("--stop-after writes the stages of one program: name one variant")
-        _show_stages(options, *programs[0])
-        return 0
-    go_on = bool(options.weights) or may_be_several(options.manifests)
-    built, errors = _build_each(programs, options.directory, how_to_build(options), go_on=go_on)
-    if options.json:
-        facts = [{"name": name, **_facts(each)} for name, each in built]
-        print(json.dumps(facts if names is None or len(names) > 1 or go_on else _facts(built[0][1]), indent=2))
-    elif built:
-        print(_table(built))
-    if errors:
-        raise in_programs(errors)
-    return 0
+    return found
 
 
 def _check_names(files: Mapping[str, Sequence[Path]]) -> None:
@@ -187,44 +223,6 @@ def _check_names(files: Mapping[str, Sequence[Path]]) -> None:
             raise InputError.of(message, "build them into different directories, or change a `name`")
 
 
-def _build_each(
-    programs: Sequence[tuple[Manifest, Inputs]], directory: Path, how: BuildOptions, *, go_on: bool
-) -> tuple[list[tuple[str, BuildResult]], dict[str, EtbuildError]]:
-    """Builds programs.
-
-    Args:
-        programs: The programs, with the inputs of each.
-        directory: The directory for the artifacts.
-        how: Where and how the builds run.
-        go_on: Whether to build the other programs after an error of one, and return the error.
-
-    Returns:
-        What was built, with the names of the programs; and the errors by name.
-    """
-    built, errors = [], dict[str, EtbuildError]()
-    for number, (loaded, given) in enumerate(programs, 1):
-        name, of_all = loaded.data["name"], f"{number} of {len(programs)}"
-        one = replace(how, stage=of_program(how.stage, f"{name} ({of_all})")) if len(programs) > 1 else how
-        try:
-            built.append(build_program(loaded, given, directory, one))
-        except EtbuildError as error:
-            if len(programs) == 1 and not go_on:
-                raise
-            if not go_on:
-                raise in_programs({name: error}) from error
-            errors[name] = error
-    return built, errors
-
-
-def of_program(stage: Stage, program: str) -> Stage:
-    """Shows the stages of one of several programs, with the program's name."""
-
-    def named(text: str) -> AbstractContextManager[None]:
-        return stage(f"{program}: {text}")
-
-    return named
-
-
 def wanted(options: argparse.Namespace) -> list[str | None] | None:
     """The variants to build, or None for all of them. Without `--variant`, this is the manifest without one."""
     from etbuild.manifest.variants import ALL
@@ -234,17 +232,21 @@ def wanted(options: argparse.Namespace) -> list[str | None] | None:
 
 def how_to_build(options: argparse.Namespace) -> BuildOptions:
     """How a build runs and what else it writes, from the options."""
-    from etbuild.cli.terminal import Progress
     from etkit.local.build import BuildOptions
+    from etkit.local.progress import Steps, speak
 
+    speak()
+    shown = Steps()
     return BuildOptions(
-        Progress().stage,
+        shown.stage,
         kept_cache(options),
         options.restart,
         lowering_options(options),
         _verify if options.verify_reproducible else None,
-        partial(_write_page, against=options.against) if options.html else None,
+        partial(_write_page, against=options.against, results=options.directory) if options.html else None,
         options.etrecord,
+        options.directory if options.origins else None,
+        step=shown.step,
     )
 
 
@@ -255,34 +257,17 @@ def _verify(*build: Any) -> None:
 
 
 def _write_page(
-    directory: Path, name: str, lowering: LoweringFacts, lines: SourceLines, against: Path | None
+    directory: Path,
+    name: str,
+    lowering: LoweringFacts,
+    lines: SourceLines,
+    notes: list[str],
+    against: Path | None,
+    results: Path,
 ) -> Artifact:
     from etkit.inspection.page.of_build import write_page
 
-    return write_page(directory, name, lowering, lines, against)
-
-
-def build_program(loaded: Manifest, given: Inputs, directory: Path, how: BuildOptions) -> tuple[str, BuildResult]:
-    """Builds one program.
-
-    Args:
-        loaded: The manifest, with a variant merged into it.
-        given: The sources and data that the build may read.
-        directory: The directory for the artifacts.
-        how: Where and how the build runs.
-
-    Returns:
-        Its name and what was built.
-
-    Raises:
-        EtbuildError: The build failed. Its problems have their positions in the manifest.
-    """
-    from etbuild.plan.plan import from_manifest
-    from etkit.local.build import build
-
-    plan = from_manifest(loaded.data)
-    with locating(loaded.positions):
-        return plan.name, build(plan, given, directory, how)
+    return write_page(directory, name, lowering, lines, against, results, notes)
 
 
 # What to print for a stage without a result. All other stages have a result for each method.
@@ -293,17 +278,17 @@ _NOTHING = {
 
 
 def _show_stages(options: argparse.Namespace, loaded: Manifest, given: Inputs) -> None:
-    from etbuild.cli.terminal import Progress
     from etbuild.plan.plan import from_manifest
     from etbuild.publishing.artifacts import turn
     from etkit.building.show_stages import stop_after
+    from etkit.local.progress import Steps
 
     plan = from_manifest(loaded.data)
     with locating(loaded.positions):
         plan.check_backends()
         options.restart()
         with turn(options.directory):  # otherwise stages of two models could be mixed
-            saved = stop_after(options.stop_after, plan, given, options.directory, Progress().stage)
+            saved = stop_after(options.stop_after, plan, given, options.directory, Steps().stage)
     if options.json:
         print(json.dumps([str(path) for paths in saved.values() for path in paths], indent=2))
         return
@@ -316,22 +301,54 @@ def _show_stages(options: argparse.Namespace, loaded: Manifest, given: Inputs) -
     print("\n".join(printable(str(path)) for paths in saved.values() for path in paths))
 
 
+def _all_facts(outcome: Outcome) -> Iterator[dict[str, Any]]:
+    """What was built, what was left out, and what failed, for `--json`."""
+    for name, built in outcome.built:
+        yield {"name": name, **_facts(built), **_judgement(outcome.judged.get(name))}
+    for name, error in outcome.errors.items():
+        if name not in outcome.judged:
+            yield {"name": name, "error": str(error)}
+    for results in outcome.left_out:
+        yield {"name": results.name, **_judgement(results)}
+
+
 def _facts(built: BuildResult) -> dict[str, Any]:
+    from etkit.local import agreement
+
     artifacts = [{**artifact.facts(), "path": str(artifact.path)} for artifact in built.artifacts]
-    how = {"steps": built.steps, "methods": built.methods, "comparisons": built.comparisons}
+    how: dict[str, Any] = {"steps": built.steps, "methods": built.methods, "comparisons": built.comparisons}
+    how["agreement"] = agreement.to_json(built.agreement)
     return {"key": built.key, **how, "artifacts": artifacts}
 
 
-def _table(built: list[tuple[str, BuildResult]]) -> str:
-    from etkit.tables import size, table
+def _judgement(results: Results | None) -> dict[str, Any]:
+    if results is None:
+        return {}
+    return {"qualifies": results.qualifies, "results": results.listed}
 
+
+def table(outcome: Outcome) -> str:
+    """The artifacts of programs for people, what came from the cache, how well they agree with PyTorch, and what was
+    left out; empty if nothing was built."""
+    from etkit import tables
+    from etkit.building.programs import reasons
+
+    built = outcome.built
     rows = [("artifact", "size", "sha256")]
-    rows += [(str(each.path), size(each.size), each.sha256[:16]) for _, one in built for each in one.artifacts]
+    rows += [(str(each.path), tables.size(each.size), each.sha256[:16]) for _, one in built for each in one.artifacts]
+    several = len(built) + len(outcome.left_out) + len(outcome.errors) > 1
     cached = {name: _from_cache(one) for name, one in built}
-    shown = [f"{name} ({steps})" if len(built) > 1 else steps for name, steps in cached.items() if steps]
-    text = table(rows) + (f"\nfrom the cache: {', '.join(shown)}" if shown else "")
+    shown = [f"{name} ({steps})" if several else steps for name, steps in cached.items() if steps]
     compared = {name: _compared(one) for name, one in built}
-    return "\n".join([text, *(f"{name}: {how}" if len(built) > 1 else how for name, how in compared.items() if how)])
+    failed = [name for name in outcome.errors if name not in outcome.judged]
+    lines = [
+        *([tables.table(rows)] if built else []),
+        *([f"from the cache: {', '.join(shown)}"] if shown else []),
+        *(f"{name}: {how}" if several else how for name, how in compared.items() if how),
+        *(f"left out: {each.name} ({'; '.join(what for _, what in reasons(each))})" for each in outcome.left_out),
+        *([f"failed: {', '.join(failed)}"] if failed and built else []),
+    ]
+    return "\n".join(lines)
 
 
 def _from_cache(built: BuildResult) -> str:
@@ -339,9 +356,13 @@ def _from_cache(built: BuildResult) -> str:
 
 
 def _compared(built: BuildResult) -> str:
-    """How many methods were compared, if earlier comparisons of some are known."""
+    """How well the program agrees with PyTorch, and how many methods were compared if those of some are known."""
+    from etkit.local.agreement import shown
+
     how = Counter(built.comparisons.values())
-    if how["runtime"] == how.total():
-        return ""
-    with_model = f", {how['model']} with the model only" if how["model"] else ""
-    return f"compared: {how['runtime']} of {how.total()} methods{with_model}; known: {how['cached']}"
+    figures = shown(built.agreement)
+    lines = [f"compared with PyTorch: {figures}"] if figures else []
+    if how["runtime"] != how.total():
+        with_model = f", {how['model']} with the model only" if how["model"] else ""
+        lines.append(f"compared: {how['runtime']} of {how.total()} methods{with_model}; known: {how['cached']}")
+    return "; ".join(lines)

@@ -35,16 +35,16 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _write(options: argparse.Namespace) -> None:
-    from etbuild.cli.terminal import Progress
     from etbuild.plan.step_plans import LowerPlan, read_plan
     from etbuild.publishing.artifacts import whole_directory
     from etbuild.steps.lowering_options import LoweringOptions
     from etbuild.steps.saved_export import LoweringJob
     from etkit.local import etrecord
+    from etkit.local.progress import Steps
 
     plan = read_plan(options.lower_plan, LowerPlan)
     plan.check_backends()
     export = exported(options)
-    job = LoweringJob(plan, export, inputs(options, []), Progress().stage, watch(options), LoweringOptions(jobs=1))
+    job = LoweringJob(plan, export, inputs(options, []), Steps().stage, watch(options), LoweringOptions(jobs=1))
     with whole_directory(options.directory) as staged:
         etrecord.write(staged, etrecord.etrecords(job, export.lines, options.program, staged))

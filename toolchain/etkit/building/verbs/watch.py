@@ -9,17 +9,23 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from etbuild.cli.options import add_parser, declared, settings
+from etbuild import plugins
+from etbuild.cli.options import add_parser, add_path, add_value, declared, settings
 from etbuild.cli.options import inputs as declared_inputs
 from etbuild.errors import EtbuildError, InputError, check_current_directory, printable
 from etbuild.extras import install_hint
+from etbuild.manifest.positions import locating
 from etkit.building import checkpoints
+from etkit.building.history import Entry, History, Score
 from etkit.building.verbs import build
 
+if TYPE_CHECKING:
+    from etkit.local.build import BuildResult
+
 _WRITTEN_BY_HAND = (".py", ".yaml", ".yml")  # a new one matters: the last build may have missed it
-_MADE = (".pte", ".ptd", ".index.json", ".report.json")  # outputs, which may be in the same directories as inputs
+_MADE = (".pte", ".ptd", ".index.json", ".report.json", ".results.json")  # which may be in the directories of inputs
 
 
 def add(verbs: Any) -> None:
@@ -33,6 +39,16 @@ def add(verbs: Any) -> None:
     parser.add_argument("manifests", type=Path, nargs="+", metavar="MANIFEST", help="a manifest, such as model.yaml")
     build.add_options(parser)
     checkpoints.add_weights(parser)
+    add_path(parser, "--html PAGE", "draw seconds, size and agreement of each program over time, in PAGE", dest="page")
+    add_value(
+        parser,
+        "--keep-best VALUE",
+        "copy the best program into DIR/best: by `metric` or `agreement` of the manifest's `checks`, or by `size`",
+        choices=_VALUES,
+    )
+
+
+_VALUES = ("metric", "agreement", "size")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -44,15 +60,17 @@ def run(options: argparse.Namespace) -> int:
     check_current_directory()
     if find_spec("watchfiles") is None:
         raise InputError.of("`etbuild watch` needs the package `watchfiles`", install_hint("watch"))
-    watched = _watched(options)
+    watched, history = _watched(options), History(options.directory, _score(options), options.page)
     warm("build")
     try:
         for changed in _changes(options, watched):
             for path in sorted(changed):
                 print(f"changed: {printable(str(path))}", file=sys.stderr)
             for manifest in options.manifests:
+                name = f"building {manifest}"
                 try:
-                    forked.run({f"building {manifest}": _task(options, manifest)}, 1)
+                    for entry in forked.run({name: _task(options, manifest, history)}, 1)[name]:
+                        print(history.add(entry), file=sys.stderr)
                 except EtbuildError as error:  # the forked process was killed
                     print_error(error)
                 except forked.ChildFailed as bug:
@@ -63,23 +81,79 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _task(options: argparse.Namespace, manifest: Path) -> Callable[[], None]:
-    """Returns one build as a function for a forked process, so that this process keeps no memory of the build."""
-    own = {"manifests": [manifest], "restart": lambda: None}
+def _score(options: argparse.Namespace) -> Score | None:
+    """What makes a program the best one. Raises InputError if a manifest lacks the check."""
+    from etbuild.manifest import validate
 
-    def task() -> None:
+    check = options.keep_best
+    if check is None:
+        return None
+    if check == "size":
+        return Score(check, falls=True)
+    falls = plugins.load("score", "check").falls
+    every = [
+        each
+        for manifest in options.manifests
+        for each in validate.load_each(manifest, None, build.wanted(options), settings(options))
+    ]
+    directions = {falls(each, check) for each in every}  # of all manifests, so that each has the check
+    return Score(check, falls=directions == {True})
+
+
+def _task(options: argparse.Namespace, manifest: Path, history: History) -> Callable[[], list[Entry]]:
+    """Returns one build as a function for a forked process, so that this process keeps no memory of the build. It
+    returns the programs that are new in this watch."""
+    own = argparse.Namespace(**{**vars(options), "manifests": [manifest], "restart": lambda: None})
+
+    def task() -> list[Entry]:
         from etbuild.cli.terminal import print_error
 
-        started = time.monotonic()
+        started, entries = time.monotonic(), list[Entry]()
         try:
-            build.run(argparse.Namespace(**{**vars(options), **own}))
-            sys.stdout.flush()
-            took = time.monotonic() - started
-            print(f"built {printable(str(manifest))} in {took:.1f} s", file=sys.stderr)
+            outcome = build.build_each(own)
+            built, errors = outcome.built, outcome.errors
+            if errors:
+                several = options.weights or len(errors) > 1
+                print_error(checkpoints.in_programs(errors) if several else next(iter(errors.values())))
+            entries = [_entry(own, *each) for each in built if history.is_new(each[0], each[1].key)]
+            if not options.weights and (text := build.table(outcome)):
+                print(text)
+                sys.stdout.flush()
+            if not errors:
+                took = time.monotonic() - started
+                print(f"built {printable(str(manifest))} in {took:.1f} s", file=sys.stderr)
         except EtbuildError as error:
             print_error(error)
+        return entries
 
     return task
+
+
+def _entry(options: argparse.Namespace, name: str, built: BuildResult) -> Entry:
+    """A built program, with its score."""
+    from etbuild.cli.terminal import print_error
+    from etkit.local.agreement import decibels
+
+    files = [artifact for artifact in built.artifacts if artifact.kind in ("program", "named_data")]
+    total, score = sum(artifact.size for artifact in files), None
+    if options.keep_best == "size":
+        score = float(total)
+    elif options.keep_best is not None:
+        try:
+            score = _measured(options, name, files[0].path)
+        except EtbuildError as error:
+            print_error(error)
+    paths = [artifact.path for artifact in built.artifacts]
+    return Entry(name, built.key, built.seconds, total, decibels(built.agreement), paths, score)
+
+
+def _measured(options: argparse.Namespace, name: str, program: Path) -> float:
+    """What the check measures with a program."""
+    found = next(each for each in build.programs(options) if each.name == name)
+    with locating(found.manifest.positions):
+        score = plugins.load("score", "check").score
+        value: float = score(found.manifest, found.inputs, program, options.keep_best)
+    return value
 
 
 def _watched(options: argparse.Namespace) -> set[Path]:
@@ -141,7 +215,8 @@ def _changes(options: argparse.Namespace, watched: set[Path]) -> Iterator[set[st
     """Yields sets of changed files. The first set is empty: it says that the watch has begun."""
     from watchfiles import watch
 
-    written = {path.resolve() for path in (options.cache_dir, options.directory) if path is not None} - watched
+    made = (options.cache_dir, options.directory, options.page)
+    written = {path.resolve() for path in made if path is not None} - watched
     read, waiting = _Read.by(options), set[str]()
 
     def matters(change: object, name: str) -> bool:

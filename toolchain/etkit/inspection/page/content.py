@@ -33,6 +33,7 @@ from etkit.inspection import program_diff
 from etkit.inspection.blob_names import NOT_KNOWN
 from etkit.inspection.page import treemap
 from etkit.inspection.profile import Profile
+from etkit.kept_results import Results
 from etkit.tables import counted, size, value_text
 
 _MOST_FILES = 4  # the top of a page names at most so many files
@@ -144,6 +145,7 @@ class PageContent:
         blobs: The bytes of the files by blob, for the treemap.
         duplicates: Lines about the weights that are stored more than once.
         checks: The checks of the manifest: what was measured, the limit and the value.
+        results: The results of tests and samples: what was tested, what came of it, and what was measured.
         notes: The notes of the build.
         constants: The values of the constant methods.
         provenance: Tables with versions and digests, by their headings.
@@ -159,6 +161,7 @@ class PageContent:
     blobs: list[treemap.Group]
     duplicates: list[str] = field(default_factory=list)
     checks: list[tuple[str, str, str]] = field(default_factory=list)
+    results: list[tuple[str, str, str]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     constants: dict[str, str] = field(default_factory=dict)
     provenance: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -172,6 +175,7 @@ def of_build(
     lowering: LoweringFacts,
     lines: SourceLines = NO_LINES,
     difference: Difference | None = None,
+    results: Results | None = None,
 ) -> PageContent:
     """What the page of a build shows.
 
@@ -181,6 +185,7 @@ def of_build(
         lowering: The facts of the lowering.
         lines: The lines of the sources.
         difference: What differs from another program.
+        results: The results of its tests; None if there are none.
     """
     plan = index["inputs"]["plan"]
     program = lowering["program"]
@@ -209,6 +214,7 @@ def of_build(
             (f"{check['check']} {check.get('of', '')}".strip(), _number(check["limit"]), _number(check["actual"]))
             for check in report["checks"]
         ],
+        results=_results(results),
         notes=list(report.get("notes", [])),
         constants={name: json.dumps(value) for name, value in sorted(report["constant_methods"].items())},
         provenance=_provenance(index),
@@ -223,6 +229,7 @@ def of_program(
     index: Index | None = None,
     known: BlobWeights = NOT_KNOWN,
     difference: Difference | None = None,
+    results: Results | None = None,
 ) -> PageContent:
     """What the page of any `.pte` shows.
 
@@ -233,6 +240,7 @@ def of_program(
         index: The index of the build that made the file, if it is known.
         known: The weights that its blobs are made of, if they are known.
         difference: What differs from another program.
+        results: The results of its tests; None if there are none.
     """
     plans = index["inputs"]["plan"]["methods"] if index is not None else {}
     expected = dict.fromkeys(facts["external_keys"], "expected in named data")
@@ -257,9 +265,15 @@ def of_program(
         blobs=treemap.blobs(
             facts["bytes"], {}, known, treemap.modules(treemap.weights_of_blobs(facts["bytes"], known))
         ),
+        results=_results(results),
         provenance={"named data": expected, **(_provenance(index) if index is not None else {})},
         difference=difference,
     )
+
+
+def _results(results: Results | None) -> list[tuple[str, str, str]]:
+    """The results of tests as rows."""
+    return [(each.name, each.state, each.detail) for each in results.results] if results is not None else []
 
 
 def _total(artifacts: Iterable[ArtifactFacts]) -> tuple[str, str, str]:

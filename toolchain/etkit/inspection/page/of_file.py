@@ -7,7 +7,7 @@ from pathlib import Path
 from etbuild.errors import InputError
 from etbuild.files import flatbuffer, instructions, program_file, regular_files
 from etbuild.results import MemoryPlan, MethodGraph
-from etkit import find_index
+from etkit import find_index, kept_results
 from etkit.inspection import blob_names
 from etkit.inspection.page import content, render
 
@@ -34,7 +34,8 @@ def shown(path: Path, against: Path | None = None) -> content.PageContent:
     index = find_index.index_beside(path, facts["sha256"])
     differing = content.difference(against, path, index[0] if index else None) if against is not None else None
     known = blob_names.of_report(find_index.report_beside(path, facts["sha256"]))
-    return content.of_program(facts, drawn, memory, index[1] if index else None, known, differing)
+    results = kept_results.of_program(path.parent, path.name.removesuffix(".pte"), facts["sha256"])
+    return content.of_program(facts, drawn, memory, index[1] if index else None, known, differing, results)
 
 
 def graphs(path: Path) -> tuple[dict[str, MethodGraph], dict[str, MemoryPlan]]:

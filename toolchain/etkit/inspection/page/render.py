@@ -37,7 +37,7 @@ def render(content: PageContent) -> bytes:
         lstrip_blocks=True,
     )
     environment.filters["timeline"] = timeline.svg
-    environment.filters["time"] = profile.number
+    environment.filters["time"] = profile.shown
     environment.filters["share"] = profile.share
     environment.filters["counted"] = counted
     environment.filters["size"] = size

@@ -17,7 +17,8 @@ def add(verbs: Any) -> None:
         "inspect",
         "show what is in a .pte or .ptd",
         "The file may come from any ExecuTorch build. If the build's index and report are beside a .pte, it also shows "
-        "why operators were not delegated, and which weights `quantize` left in floats.",
+        "why operators were not delegated, what a model can write instead, and which weights are stored more than "
+        "once, or left in floats by `quantize`.",
     )
     add_path(parser, "FILE", "a .pte or a .ptd")
     how = parser.add_mutually_exclusive_group()
@@ -40,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
     with library_messages_off():
         from etbuild.files import program_file
         from etkit import find_index
-        from etkit.inspection import blob_names, program_text
+        from etkit.inspection import blob_names, details, program_text
 
         if options.html is not None:
             from etbuild.publishing import artifacts
@@ -49,11 +50,15 @@ def run(options: argparse.Namespace) -> int:
             artifacts.replace(options.html, of_file.page(options.file, options.against))
             return 0
         facts = program_file.describe(options.file)
+        index = find_index.index_beside(options.file, facts["sha256"])
         report = find_index.report_beside(options.file, facts["sha256"])
+        found = program_text.NO_DETAILS
+        if facts["kind"] == "program" and not options.json:
+            found = details.find(options.file, facts, index[1] if index else None, report)
     if options.json:
         known = blob_names.of_report(report)
         named = {} if known is blob_names.NOT_KNOWN else {"blob_weights": known}
         print(json.dumps({**facts, **named}, indent=2, sort_keys=True))
     else:
-        print(program_text.text(facts, report))
+        print(program_text.text(facts, report, found))
     return 0

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from etbuild.cli.options import add_flag, add_inputs, add_parser, add_path, add_value, settings, whole
 from etbuild.errors import InputError
 from etkit.local.options import add_cache
+from etkit.local.progress import speak
 from etkit.program import add_named_data, build_into
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ def run(options: argparse.Namespace) -> int:
     from etbuild.surroundings.library_output import library_messages_off
 
     _check(options)
+    speak()
     options.restart()  # then a crash of the runtime is reported as an error
     with _program(options) as program:
         with library_messages_off():
@@ -143,12 +145,12 @@ def _record(options: argparse.Namespace, files: ProgramFiles, method: str, calls
     import torch
 
     torch.set_num_threads(1)
-    from etbuild.cli.terminal import Progress
     from etkit import arguments
     from etkit.inspection.recording import record
+    from etkit.local.progress import Steps
 
     given = arguments.inputs(method, files.method(method), options.inputs)
-    with Progress().stage(f"run {method} {calls} times"):
+    with Steps().stage(f"run {method} {calls} times"):
         record(files, method, given, calls, path)
 
 

@@ -13,10 +13,10 @@ from typing import Any
 
 from etbuild.errors import InputError
 from etbuild.extras import install_hint
-from etbuild.manifest import metadata
 from etbuild.results import Index
 from etkit.registry.oci.descriptors import Descriptor
 from etkit.registry.oci.package import Program
+from etplugins.applications import metadata
 
 try:
     from cyclonedx.contrib.license.factories import LicenseFactory

@@ -17,13 +17,13 @@ from typing import Any
 
 from etbuild.errors import BuildError, InputError, did_you_mean
 from etbuild.files import json_file, regular_files
-from etbuild.manifest import metadata
 from etbuild.publishing.artifacts import is_artifact_name
 from etbuild.results import ArtifactFacts, Index
 from etkit import find_index
 from etkit.building import lockfile
 from etkit.registry.oci import assembly, provenance
 from etkit.registry.oci.descriptors import INDEX, MANIFEST, Descriptor, document
+from etplugins.applications import metadata
 
 PROGRAM_TYPE = "application/vnd.rules-executorch.program.v1"
 INDEX_TYPE = "application/vnd.rules-executorch.index.v2+json"

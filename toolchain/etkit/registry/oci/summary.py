@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from html import escape
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
 from etbuild.errors import CheckError, printable
 from etbuild.results import Index, Report
+from etkit import kept_results
 from etkit.building import explanation, lockfile
 from etkit.inspection import program_diff
+from etkit.kept_results import Results
 from etkit.registry.oci import facts
 from etkit.registry.oci.facts import Facts
 from etkit.registry.oci.package import Program
 from etkit.registry.oci.places import Place
 from etkit.tables import size
 
+_MOST_ROWS = 60  # of results
+_LONGEST = 200  # characters of a cell
 _MOST_LINES = 60  # lines about a program at most: the size of a comment is limited
 
 
@@ -34,6 +39,7 @@ class Summarized:
         what: The differences of the programs, one a line.
         report: Its report, if it can be read.
         index: The index of its build; None if it was removed.
+        results: The results of its tests and samples; None if there are none.
     """
 
     name: str
@@ -43,6 +49,7 @@ class Summarized:
     what: list[str]
     report: Report | None
     index: Index | None
+    results: Results | None = None
 
     @property
     def state(self) -> str:
@@ -89,13 +96,33 @@ def _compared(name: str, before: Place | None, old: Program | None, after: Place
     return Summarized(name, old_facts, new_facts, why, what, report, index)
 
 
+def with_results(programs: Sequence[Summarized], directory: Path) -> list[Summarized]:
+    """The same programs with the results of their tests.
+
+    Args:
+        programs: The programs.
+        directory: A directory with files of results. Those about other bytes do not count.
+    """
+    found = []
+    for each in programs:
+        built = [] if each.index is None else [part for part in each.index["artifacts"] if part["kind"] == "program"]
+        results = kept_results.of_program(directory, each.name, built[0]["sha256"]) if built else None
+        found.append(replace(each, results=results or each.results))
+    return found
+
+
 def _sections(place: Place, program: Program) -> program_diff.Facts:
     """The sections that `etbuild diff` compares, without a report of another release."""
     return program_diff.of_build(place.content.index(program), facts.report(program, place.load))
 
 
-def markdown(programs: list[Summarized]) -> str:
-    """The summary as Markdown, as GitHub and GitLab show it."""
+def markdown(programs: Sequence[Summarized], left_out: Sequence[Results] = ()) -> str:
+    """The summary as Markdown, as GitHub and GitLab show it.
+
+    Args:
+        programs: The programs.
+        left_out: The results of variants that do not qualify.
+    """
     lines = ["| program | size | delegated | memory | |", "|---|---:|---:|---:|---|"]
     for each in programs:
         cells = [
@@ -106,12 +133,33 @@ def markdown(programs: list[Summarized]) -> str:
             each.state,
         ]
         lines.append(f"| {' | '.join(cells)} |")
+    lines += [f"| `{_markdown_cell(each.name)}` | - | - | - | does not qualify |" for each in left_out]
+    lines += [*_measured([each.results for each in programs if each.results is not None], left_out)]
     for each in programs:
         lines += [
             *_folded(f"Why `{each.name}` changed", each.why),
             *_folded(f"What changed in `{each.name}`", each.what),
         ]
     return "\n".join(lines) + "\n"
+
+
+def _measured(results: Sequence[Results], left_out: Sequence[Results]) -> Iterator[str]:
+    """A table of what was measured on samples and in tests; empty without results."""
+    known = [(each, one) for each in [*results, *left_out] for one in each.results]
+    rows = [(each, one) for each, one in known if one.measured or one.state == "failed"]
+    if not rows:
+        return
+    yield from ["", "| program | test | measured | |", "|---|---|---|---|"]
+    for each, one in rows[:_MOST_ROWS]:
+        detail = _markdown_cell(one.detail.partition("\n")[0])
+        yield f"| `{_markdown_cell(each.name)}` | `{_markdown_cell(one.name)}` | {detail} | {one.state} |"
+    if len(rows) > _MOST_ROWS:
+        yield f"| and {len(rows) - _MOST_ROWS} more | | | |"
+
+
+def _markdown_cell(text: str) -> str:
+    """A text from a file as the cell of a table: it ends no cell, and no HTML of it is shown."""
+    return escape(printable(text)[:_LONGEST], quote=False).replace("|", "\\|").replace("`", "'")
 
 
 def _cell(program: Summarized, fact: Callable[[Facts], Any], shown: Callable[[Any], str]) -> str:
@@ -163,6 +211,8 @@ def junit(programs: list[Summarized], locks: Mapping[str, CheckError | None]) ->
         for check in each.report["checks"] if each.report else []:
             of = f" {check['of']}" if "of" in check else ""
             _case(suite, each.name, f"{check['check']}{of}: {check['actual']} (limit {check['limit']})", None)
+        for one in each.results.results if each.results else ():
+            _case(suite, each.name, one.name, one.detail or one.state if one.state == "failed" else None)
         if each.name in locks:
             differs = locks[each.name]
             _case(suite, each.name, "lockfile", None if differs is None else str(differs))
@@ -190,10 +240,8 @@ def _differs(lock: Path, index: Index) -> CheckError | None:
     return None
 
 
-def as_json(programs: list[Summarized]) -> list[dict[str, Any]]:
-    """The summary as JSON data."""
-    from dataclasses import asdict
-
+def as_json(programs: Sequence[Summarized], left_out: Sequence[Results] = ()) -> list[dict[str, Any]]:
+    """The summary as JSON data. Arguments are those of `markdown`."""
     return [
         {
             "name": each.name,
@@ -202,6 +250,7 @@ def as_json(programs: list[Summarized]) -> list[dict[str, Any]]:
             "after": asdict(each.after) if each.after else None,
             "why": each.why,
             "what": each.what,
+            **({"results": each.results.listed} if each.results else {}),
         }
         for each in programs
-    ]
+    ] + [{"name": each.name, "state": "does not qualify", "results": each.listed} for each in left_out]

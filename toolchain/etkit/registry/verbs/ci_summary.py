@@ -5,10 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 from contextlib import ExitStack, suppress
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from etbuild.cli.options import add_flag, add_parser, add_path, add_value
 from etkit.registry import registry_options
+
+if TYPE_CHECKING:
+    from etkit.kept_results import Results
 
 
 def add(verbs: Any) -> None:
@@ -32,7 +36,12 @@ def add(verbs: Any) -> None:
         "--partial",
         "the build has only the programs that a change touches: a program that is not there was not removed",
     )
-    add_path(parser, "--junit FILE", "also write the checks as JUnit XML")
+    add_path(
+        parser,
+        "--results DIR",
+        "also show the results that `etbuild test --results` wrote here (default: those beside the build)",
+    )
+    add_path(parser, "--junit FILE", "also write the checks and the results as JUnit XML")
     add_path(parser, "--lockfiles DIR", "also compare each program with NAME.lock.json of this directory")
     add_flag(parser, "--fail", "exit with code 3 if a program differs from its lockfile")
     registry_options.add_access(parser)
@@ -42,6 +51,7 @@ def run(options: argparse.Namespace) -> int:
     """Prints the summary, and writes the checks."""
     from etbuild.errors import CheckError, InputError
     from etbuild.publishing import artifacts
+    from etkit import kept_results
     from etkit.registry.oci import places, reference, summary
 
     if options.lockfiles is None and options.fail:
@@ -62,10 +72,22 @@ def run(options: argparse.Namespace) -> int:
                 before = opened.enter_context(places.opened(options.before_if_any, access))
         programs = summary.summarize(before, after, options.partial)
         locks = summary.lock_differences(programs, options.lockfiles) if options.lockfiles else {}
+    left_out: list[Results] = []
+    for directory in dict.fromkeys(filter(None, (_beside(options.build), options.results))):
+        programs = summary.with_results(programs, directory)
+        known = {each.name for each in left_out}
+        left_out += [each for each in kept_results.left_out(directory) if each.name not in known]
     if options.junit is not None:
         artifacts.replace(options.junit, summary.junit(programs, locks))
-    print(json.dumps(summary.as_json(programs), indent=2) if options.json else summary.markdown(programs).rstrip())
+    shown = summary.as_json(programs, left_out) if options.json else None
+    print(summary.markdown(programs, left_out).rstrip() if shown is None else json.dumps(shown, indent=2))
     differing = [problem for error in locks.values() if error is not None for problem in error.problems]
     if options.fail and differing:
         raise CheckError(differing)
     return 0
+
+
+def _beside(build: str) -> Path | None:
+    """The directory that may have results of a build; None if it is elsewhere."""
+    path = Path(build)
+    return path if path.is_dir() else path.parent if path.is_file() else None

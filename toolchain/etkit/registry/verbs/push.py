@@ -1,14 +1,17 @@
-"""`etbuild push`: pushes a package to a registry."""
+"""`etbuild push`: pushes a package to a registry, or builds to Hugging Face."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
+from collections.abc import Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from etbuild.cli.options import add_parser, add_path, add_repeatable, add_value
+from etbuild.cli.options import add_flag, add_parser, add_path, add_repeatable, add_value
 from etkit.registry import registry_options
 
 
@@ -17,11 +20,20 @@ def add(verbs: Any) -> None:
     parser = add_parser(
         verbs,
         "push",
-        "push a package to a registry",
-        "Sends only what the registry does not have.",
+        "push a package to a registry, or builds to Hugging Face",
+        "Sends only what the registry does not have. To hf:OWNER/NAME go the files of a directory of builds, in one "
+        "commit that removes what they supersede.",
     )
-    add_path(parser, "LAYOUT", "the directory that `etbuild package` or executorch_package wrote")
-    add_value(parser, "REFERENCE", "REGISTRY/REPOSITORY or REGISTRY/REPOSITORY:TAG, where the package goes")
+    add_path(
+        parser,
+        "LAYOUT",
+        "the directory that `etbuild package` or executorch_package wrote; for hf:OWNER/NAME a directory of builds",
+    )
+    add_value(
+        parser,
+        "REFERENCE",
+        "REGISTRY/REPOSITORY or REGISTRY/REPOSITORY:TAG, where the package goes; or hf:OWNER/NAME[@BRANCH]",
+    )
     add_value(parser, "--registry HOST", "push to this registry in place of the reference's")
     add_repeatable(
         parser,
@@ -57,11 +69,45 @@ def add(verbs: Any) -> None:
         "before the tags move, run this command with REGISTRY/REPOSITORY@sha256:DIGEST as its last argument, such "
         "as `cosign sign --key cosign.key`",
     )
+    add_value(parser, "--message TEXT", "the message of the commit on Hugging Face")
+    add_flag(parser, "--private", "make a new repository on Hugging Face private")
     registry_options.add(parser)
+
+
+_OF_REGISTRIES = ("registry", "tags", "tag_files", "forward_tags", "stamp_files", "mount_from", "sign")
+_OF_HUB = ("message", "private")
+
+
+def _refuse(options: argparse.Namespace, names: Sequence[str], what: str) -> None:
+    from etbuild.errors import InputError
+
+    for name in names:
+        if getattr(options, name):
+            option = name.replace("_", "-").replace("tags", "tag").replace("files", "file")
+            raise InputError.of(f"--{option} does not go with {what}", "leave it out")
+
+
+def _push_to_hub(options: argparse.Namespace) -> int:
+    """Pushes builds to Hugging Face, and prints the address of the commit."""
+    _refuse(options, _OF_REGISTRIES, "hf:OWNER/NAME")
+
+    from etkit.registry import hub
+
+    to = hub.target(options.reference)
+    pushed = hub.push(options.layout, to, options.message or f"Push {options.layout.resolve().name}", options.private)
+    if options.json:
+        print(json.dumps(asdict(pushed), indent=2))
+        return 0
+    print(f"{len(pushed.files)} files pushed, {len(pushed.removed)} removed")
+    print(pushed.url)
+    return 0
 
 
 def run(options: argparse.Namespace) -> int:
     """Pushes the package, and prints its digest."""
+    if options.reference.startswith("hf:"):
+        return _push_to_hub(options)
+    _refuse(options, _OF_HUB, "a registry")
     from etbuild.errors import InputError
     from etkit.registry.oci import layout, reference
 

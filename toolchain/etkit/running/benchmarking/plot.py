@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from etkit.running.benchmarking.intervals import quantile
-from etkit.running.benchmarking.results import Phase, duration
+from etkit.running.benchmarking.results import Phase
 from etkit.svg import COLOURS, document, text
+from etkit.tables import duration
 
 _WIDTH, _HEIGHT, _LEFT, _TOP, _GAP = 640, 140, 60, 50, 60
 _POINTS = 200

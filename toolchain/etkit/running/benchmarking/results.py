@@ -11,7 +11,7 @@ from etkit.running.benchmarking import inputs, intervals
 from etkit.running.benchmarking.intervals import Verdict
 from etkit.running.benchmarking.runs import Run, Timing
 from etkit.running.benchmarking.workloads import Workload
-from etkit.tables import size, table
+from etkit.tables import duration, size, table
 from etplugins.runtime.program_files import ProgramFiles
 
 SCHEMA = "executorch-benchmark/v1"
@@ -160,7 +160,7 @@ def text(found: Mapping[str, Any]) -> str:
             costs.setdefault(cost, (cost, *_costs(phase[role])))
     if all(not row[-1] for row in times[1:]):
         times = [row[:-1] for row in times]
-    heading = ("process of", "load program", "load method", "peak memory", "kept", "planned", "threads")
+    heading = ("process of", "load program", "load method", "peak memory", "kept", "planned memory", "threads")
     return "\n".join([table(times), "", table([heading, *costs.values()]), "", *_notes(found), *_verdicts(found)])
 
 
@@ -180,14 +180,6 @@ def _costs(measured: Mapping[str, Any]) -> Iterator[str]:
     for name in ("peak", "kept", "planned"):
         yield "unknown" if memory[name] is None else size(memory[name])
     yield str(measured["threads"])
-
-
-def duration(seconds: float) -> str:
-    """The text of a time, such as `1.23 ms`."""
-    for unit, scale in (("s", 1.0), ("ms", 1e-3)):
-        if seconds >= scale:
-            return f"{seconds / scale:.3g} {unit}" if seconds < 1000 * scale else f"{seconds / scale:.0f} {unit}"
-    return f"{seconds / 1e-6:.3g} µs"
 
 
 def _notes(found: Mapping[str, Any]) -> list[str]:

@@ -10,16 +10,17 @@ from typing import Any
 import torch
 from torch.nn.functional import avg_pool2d, cosine_similarity
 
-from etbuild.errors import InputError
+from etbuild.errors import DocumentPath, InputError
 from etbuild.inputs.user_code import load_callable, wrap_user_error
-from etplugins.model_tests.parts import LIMITS, Agreement
+from etplugins.comparison import accuracy, quantized
+from etplugins.model_tests.parts import ALL_OUTPUTS, LIMITS, Agreement
 
 Measure = Callable[[Sequence[Any], Sequence[Any]], float]
 """Gets the outputs of the model and those of the program."""
 _FIRST = 5  # classes among which `top5` looks for that of the model
 _WINDOW = 7  # pixels in each direction that `ssim` compares
 _NEAR = 1.25  # times a depth
-_BEST = 100.0  # decibels of pictures without any difference
+_BEST = 100.0  # decibels of numbers without any difference
 _MATRIX = 2  # dimensions of a picture
 
 
@@ -30,6 +31,8 @@ def measure_of(agreement: Agreement) -> Measure:
         InputError: The sources have no such callable.
     """
     path = (*agreement.path, "measure")
+    if agreement.output == ALL_OUTPUTS:
+        return partial(_of_all, agreement.path)
     if ":" not in agreement.measure:
         return partial(_of_output, agreement)
     function = load_callable(agreement.measure, path)
@@ -60,6 +63,21 @@ def judged(
     return detail, problems, measured
 
 
+def _of_all(path: DocumentPath, expected: Sequence[Any], actual: Sequence[Any]) -> float:
+    """The ratio of signal to error in the worst output. Outputs that are no floating-point numbers must be equal."""
+    shapes = [[getattr(each, "shape", None) for each in outputs] for outputs in (expected, actual)]
+    if shapes[0] != shapes[1]:
+        raise InputError.at(path, "the program has other outputs than the model, or outputs of other shapes")
+    found = quantized.loss(expected, actual)
+    if found is None:
+        pairs = zip(expected, actual, strict=True)
+        equal = all(
+            torch.equal(want, got) if isinstance(want, torch.Tensor) else bool(want == got) for want, got in pairs
+        )
+        return _BEST if equal else 0.0
+    return min(_BEST, found)
+
+
 def _of_output(agreement: Agreement, expected: Sequence[Any], actual: Sequence[Any]) -> float:
     index = agreement.output
     if index >= len(expected):
@@ -76,6 +94,10 @@ def _of_output(agreement: Agreement, expected: Sequence[Any], actual: Sequence[A
 
 def _cosine(want: torch.Tensor, got: torch.Tensor) -> torch.Tensor:
     return cosine_similarity(want.flatten(), got.flatten(), dim=0)
+
+
+def _sqnr(want: torch.Tensor, got: torch.Tensor) -> float:
+    return min(_BEST, accuracy.sqnr(got, want))
 
 
 def _psnr(want: torch.Tensor, got: torch.Tensor) -> float:
@@ -129,6 +151,7 @@ def _depth(want: torch.Tensor, got: torch.Tensor) -> torch.Tensor:
 
 _MEASURES: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
     "cosine": _cosine,
+    "sqnr": _sqnr,
     "psnr": _psnr,
     "ssim": _ssim,
     "top1": partial(_top, 1),

@@ -129,7 +129,7 @@ class Tester:
         """
         cases: list[Test] = [(case.name, partial(self._test, case, locate)) for case in self._cases]
         cases += [(f"checks/metric/{each.factory}", partial(self._measure, each)) for each in self._tests.metrics]
-        cases += [(f"checks/agreement/{each.measure}", partial(self._agree, each)) for each in self._tests.agreements]
+        cases += [(f"checks/agreement/{each.measure}", partial(self.agree, each)) for each in self._tests.agreements]
         text = self._tests.text
         return cases if text is None else [*cases, (f"checks/text/{text.file}", partial(self._compare_text, text))]
 
@@ -364,23 +364,46 @@ class Tester:
         found: float = child.result("the metric", partial(self._value, metric, run))
         return found
 
-    def _agree(self, agreement: Agreement) -> Result:
-        """Measures how near the program is to the model without quantization on each sample."""
+    def agree(self, agreement: Agreement) -> Result:
+        """Measures how near the program is to the model without quantization: on each sample of a method, or with its
+        example inputs if it has no samples."""
         method = agreement.method or next(iter(self._tests.sampled))
-        samples = self._samples(method)
-        calls = [MethodCall(method, (sample.inputs, {})) for sample in samples]
+        names, given = ["the example inputs"], [self._reference.methods[method]]
+        if method in self._tests.sampled:
+            samples = self._samples(method)
+            names, given = [sample.name for sample in samples], [(sample.inputs, {}) for sample in samples]
+        calls = [MethodCall(method, inputs) for inputs in given]
         case = Case(f"checks/agreement/{agreement.measure}", calls)
         tasks: dict[str, Callable[[], Any]] = {
-            "the runtime": lambda: self._run(case)[0],
+            "the runtime": lambda: self._run_as_it_takes(calls),
             "PyTorch without quantization": lambda: self._reference.run_float(calls),
         }
         found = child.run(tasks, self._at_once)
         measure = agreements.measure_of(agreement)
         pairs = zip(found["PyTorch without quantization"], found["the runtime"], strict=True)
         values = child.result("the agreement", lambda: [measure(expected, actual) for expected, actual in pairs])
-        detail, problems, measured = agreements.judged(agreement, [sample.name for sample in samples], values)
+        detail, problems, measured = agreements.judged(agreement, names, values)
         state = "failed" if problems else "passed"
         return Result(case.name, state, "; ".join([detail, *problems]), measured=measured)
+
+    def _run_as_it_takes(self, calls: Sequence[MethodCall]) -> list[list[Any]]:
+        """The outputs of the program's calls. Numbers become those of the dtype that it takes: it may be a variant of
+        the model, in float16."""
+        with tempfile.TemporaryDirectory() as scratch:
+            session = Session(self._files, Path(scratch))
+            return [session.call(call.method, self._as_taken(call)) for call in calls]
+
+    def _as_taken(self, call: MethodCall) -> list[Any]:
+        facts = self._files.method(call.method)["inputs"]
+        leaves = call.leaves
+        if len(facts) != len(leaves):
+            return leaves  # the call says what is wrong
+        return [
+            leaf.to(getattr(torch, fact["dtype"]))
+            if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() and "dtype" in fact
+            else leaf
+            for leaf, fact in zip(leaves, facts, strict=True)
+        ]
 
     def _compare_text(self, text: TextTest) -> Result:
         work = partial(text_scores.measure, self._plan, text, self._files, self._context)

@@ -27,6 +27,7 @@ from etbuild.cli.options import (
 from etbuild.errors import CheckError, InputError
 from etkit.building.verbs.build import seconds
 from etkit.local.options import add_cache
+from etkit.local.progress import speak
 from etkit.program import build_into
 
 if TYPE_CHECKING:
@@ -131,6 +132,7 @@ def run(options: argparse.Namespace) -> int:
             raise InputError.of(f"{option}: only a manifest has variants")
     if sizes and first is None:
         raise InputError.of("--dim: only a manifest names dimensions", "give the inputs with --input")
+    speak()
     options.restart()  # then a crash of the runtime is reported as an error
     with ExitStack() as scratch:
         programs = [_program(options, options.built or options.program, first, scratch)]
@@ -195,15 +197,13 @@ def _measure(
     sizes: dict[str, int],
     runs: int,
 ) -> int:
-    from etbuild.cli.terminal import Progress
     from etbuild.publishing import artifacts
+    from etkit.local.progress import Steps
     from etkit.running.benchmarking import plot, results
     from etkit.running.benchmarking import runs as measuring
     from etkit.running.benchmarking.runs import Timing
 
-    timing = Timing(
-        runs, options.seconds, options.calls, options.warm_up, options.threads, options.seed, Progress().stage
-    )
+    timing = Timing(runs, options.seconds, options.calls, options.warm_up, options.threads, options.seed, Steps().stage)
     names = _methods(options, programs)
     measuring.check_backends(programs)
     found = []

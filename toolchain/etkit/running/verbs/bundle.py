@@ -20,6 +20,7 @@ from etbuild.cli.options import (
 )
 from etbuild.errors import InputError
 from etkit.local.options import add_cache
+from etkit.local.progress import speak
 from etkit.program import add_program, build_into, check_program, load
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ def run(options: argparse.Namespace) -> int:
     output = options.output or Path(f"{plan.name}.bpte")
     if output.suffix != ".bpte":
         raise InputError.of(f"-o {output}: the name must end with .bpte")
+    speak()
     options.restart()  # then a crash of native code is reported as an error
     with locating(loaded.positions):
         found = _bundle(options, loaded, plan)
@@ -67,14 +69,14 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _bundle(options: argparse.Namespace, loaded: Manifest, plan: Plan) -> Bundle:
-    from etbuild.cli.terminal import Progress
+    from etkit.local.progress import Steps
     from etkit.running.testing.run import TestOptions, opened
     from etplugins.model_tests.parts import tests_of
     from etplugins.runtime import program_files
 
     declared = inputs(options, [options.manifest.parent, *options.root])
     tests = _possible(tests_of(loaded.data, plan.methods), options)
-    how = TestOptions(stage=Progress().stage)
+    how = TestOptions(stage=Steps().stage)
     with tempfile.TemporaryDirectory() as scratch:
         program = options.program or build_into(options, options.manifest, plan, Path(scratch))
         files = program_files.read(program, options.named_data)

@@ -19,6 +19,7 @@ from etbuild.errors import BuildError, EtbuildError, InputError, printable
 from etbuild.surroundings.process_state import stream_to
 from etkit.building.sources import given_inputs
 from etkit.building.verbs import build
+from etkit.local.progress import speak
 from etkit.running.generation.tokenizer_files import TEMPLATE, have_template, preferred
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ def _temperature(text: str) -> float:
 def run(options: argparse.Namespace) -> int:
     """Builds the program and prints the text that it generates."""
     from etbuild.manifest import validate
+    from etkit.building.programs import build_each, programs_of
 
     _check_prompt(options)
     loaded = validate.load_each(options.manifest, None, build.wanted(options), settings(options))
@@ -81,9 +83,12 @@ def run(options: argparse.Namespace) -> int:
     given = given_inputs(options, options.manifest.parent)
     if options.chat:
         _check_template(loaded[0].data["tokenizer"], given)
+    speak()
     options.restart()  # then a crash of the runner's native code is reported as an error
     how = build.how_to_build(options)
-    _, result = build.build_program(loaded[0], given, options.directory, how)
+    names, values = build.wanted(options), settings(options)
+    programs = programs_of(loaded, (options.manifest, None), names, values, given)
+    [(_, result)] = build_each(programs, options.directory, how, go_on=False).built
     adapters = loaded[0].data["model"].get("adapters", {})  # the runner calls `forward`, which does not use adapters
     artifacts = [each for each in result.artifacts if each.tag not in adapters]
     (_chat if options.chat else _generate)(artifacts, options)

@@ -7,6 +7,7 @@ import json
 import sys
 import tempfile
 from dataclasses import dataclass
+from fnmatch import fnmatchcase as fnmatch
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from etbuild.cli.options import (
     add_manifests,
     add_parser,
     add_path,
+    add_repeatable,
     add_roots,
     add_rule_names,
     add_settings,
@@ -26,8 +28,9 @@ from etbuild.cli.options import (
     settings,
 )
 from etbuild.errors import CheckError, EtbuildError, InputError
-from etkit.building.verbs.build import of_program, wanted
+from etkit.building.verbs.build import wanted
 from etkit.local.options import add_cache
+from etkit.local.progress import speak
 from etkit.manifests import each_manifest, may_be_several
 from etkit.program import add_program, build_into, check_program
 
@@ -57,6 +60,11 @@ def add(verbs: Any) -> None:
     add_value(parser, "--filter PATTERN", "run only tests with such names: `decode/*`")
     add_value(parser, "--shard I/N", "run the I-th of N parts of the tests, from 1", type=_shard, default=(0, 1))
     add_path(parser, "--junit FILE", "also write the results as JUnit XML")
+    add_path(
+        parser,
+        "--results DIR",
+        "also write them as NAME.results.json, beside the program: its page and `etbuild ci-summary` show them",
+    )
     add_flag(
         parser, "--skip-unavailable", "skip the tests if the runtime here has none of a backend that the program calls"
     )
@@ -65,6 +73,9 @@ def add(verbs: Any) -> None:
     add_cache(parser)
     rule = add_rule_names(parser)
     add_flag(rule, "--allow-empty-shard", "let parts of `--shard` be empty, as Bazel expects")
+    add_repeatable(
+        rule, "--compared-with FILE", "the .pte of another program of the manifest, which `qualify` names", type=Path
+    )
 
 
 def _shard(text: str) -> tuple[int, int]:
@@ -89,6 +100,7 @@ def run(options: argparse.Namespace) -> int:
     from etkit.running.testing import results
 
     programs = _programs(options)
+    speak()
     options.restart()  # then a crash of native code is reported as an error
     names = wanted(options)
     several = names is None or len(names) > 1 or may_be_several(options.manifests)
@@ -151,15 +163,18 @@ def _located(options: argparse.Namespace, program: _Tested, several: bool = Fals
 
 
 def _tests(options: argparse.Namespace, program: _Tested, several: bool) -> list[Result]:
-    from etbuild.cli.terminal import Progress
     from etbuild.manifest.positions import locating
     from etbuild.steps.lowering_options import processors
+    from etkit.building.programs import of_program
+    from etkit.kept_results import Kept, Results
+    from etkit.local.progress import Steps
+    from etkit.running.testing import qualification
     from etkit.running.testing.results import Result
     from etkit.running.testing.run import TestOptions, run
     from etplugins.model_tests.parts import tests_of
     from etplugins.runtime import program_files
 
-    plan, stage = program.plan, Progress().stage
+    plan, stage = program.plan, Steps().stage
     tests = tests_of(program.loaded.data, plan.methods)
     declared = inputs(options, [program.manifest.parent, *options.root])
     how = TestOptions(
@@ -174,12 +189,20 @@ def _tests(options: argparse.Namespace, program: _Tested, several: bool) -> list
         positions=program.loaded.positions,
     )
     check_program(options)
-    if options.program is not None:
-        return run(plan, tests, program_files.read(options.program, options.named_data), declared, how)
     with tempfile.TemporaryDirectory() as scratch:
-        try:
-            with locating(program.loaded.positions):
-                built = build_into(options, program.manifest, plan, Path(scratch))
-        except CheckError as error:
-            return [Result(f"checks/{number}", "failed", str(each)) for number, each in enumerate(error.problems, 1)]
-        return run(plan, tests, program_files.read(built), declared, how)
+        if options.program is not None:
+            files = program_files.read(options.program, options.named_data)
+        else:
+            try:
+                with locating(program.loaded.positions):
+                    files = program_files.read(build_into(options, program.manifest, plan, Path(scratch)))
+            except CheckError as error:
+                failed = enumerate(error.problems, 1)
+                return [Result(f"checks/{number}", "failed", str(each)) for number, each in failed]
+        found = run(plan, tests, files, declared, how)
+        if "qualify" in program.loaded.data and options.shard[0] == 0 and fnmatch("qualify", options.filter or "*"):
+            found += qualification.results(options, program.manifest, program.loaded, files, Path(scratch))
+    if options.results is not None:
+        kept = [Kept(each.name, each.state, each.detail, each.measured) for each in found]
+        Results(plan.name, files.facts["sha256"], kept).write(options.results)
+    return found

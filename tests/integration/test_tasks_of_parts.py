@@ -1,0 +1,387 @@
+"""Tasks whose programs have several methods, or read pairs, series and images: they say what transformers says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from etbuild.cli import main
+from tests.helpers import commands, single_calls
+from tests.helpers.random_tokens import tokens
+from tests.helpers.runtime import run
+
+transformers = pytest.importorskip("transformers")
+pytestmark = pytest.mark.filterwarnings("ignore")  # warnings of transformers
+
+VOCABULARY = 64
+_TEXT: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 38,
+    "pad_token_id": 1,
+    "bos_token_id": 0,
+    "eos_token_id": 2,
+}
+_IMAGE: dict[str, Any] = {
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "image_size": 32,
+    "patch_size": 8,
+}
+_TOWERS: dict[str, dict[str, Any]] = {
+    "clip": {
+        "text_config": {**_TEXT, "projection_dim": 16},
+        "vision_config": {**_IMAGE, "projection_dim": 16},
+        "projection_dim": 16,
+    },
+    "siglip": {"text_config": {**_TEXT, "projection_size": 32}, "vision_config": _IMAGE},
+}
+_SAM: dict[str, Any] = {
+    "vision_config": {
+        **_IMAGE,
+        "image_size": 64,
+        "output_channels": 16,
+        "window_size": 2,
+        "mlp_dim": 32,
+        "num_pos_feats": 8,
+        "global_attn_indexes": [1],
+    },
+    "prompt_encoder_config": {"hidden_size": 16, "image_size": 64, "patch_size": 8, "mask_input_channels": 4},
+    "mask_decoder_config": {
+        "hidden_size": 16,
+        "mlp_dim": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "iou_head_hidden_dim": 16,
+    },
+}
+CODECS: dict[str, dict[str, Any]] = {
+    "encodec": {
+        "num_filters": 4,
+        "hidden_size": 16,
+        "codebook_dim": 16,
+        "codebook_size": 32,
+        "upsampling_ratios": [4, 2],
+    },
+    "dac": {
+        "encoder_hidden_size": 8,
+        "decoder_hidden_size": 32,
+        "downsampling_ratios": [2, 4],
+        "n_codebooks": 3,
+        "upsampling_ratios": [4, 2],
+        "codebook_size": 32,
+        "codebook_dim": 4,
+    },
+    "mimi": {
+        "hidden_size": 32,
+        "num_filters": 4,
+        "upsampling_ratios": [4, 2],
+        "codebook_size": 32,
+        "codebook_dim": 16,
+        "vector_quantization_hidden_dimension": 16,
+        "num_quantizers": 4,
+        "num_hidden_layers": 1,
+        "head_dim": 8,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+        "intermediate_size": 32,
+        "upsample_groups": 32,
+    },
+}
+
+
+def _config(family: str, own: dict[str, Any]) -> dict[str, Any]:
+    return {"model_type": family, **own}
+
+
+def _numbers(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def _program(folder: Path, made: Any, huggingface: dict[str, Any], **keys: Any) -> Path:
+    return single_calls.program(folder, lambda inner: single_calls.folder_of(made, inner, huggingface, **keys))
+
+
+def _check(found: list[list[torch.Tensor]], expected: list[list[torch.Tensor]]) -> None:
+    largest = max(float(each.abs().max()) for each in expected[0])
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4 * max(1.0, largest))
+
+
+@pytest.mark.parametrize("family", _TOWERS)
+def test_texts_are_compared_with_an_image(family: str, tmp_path: Path) -> None:
+    config = _config(family, _TOWERS[family])
+    made = single_calls.model("AutoModelForZeroShotImageClassification", config)
+    wanted = {"task": "zero-shot-image-classification", "config": config, "max_source_length": 38}
+    program = _program(tmp_path / "program", made, wanted)
+    image, texts = _numbers(1, 3, 32, 32), [tokens(9, VOCABULARY, seed=seed) for seed in (1, 2, 3)]
+    with torch.no_grad():
+        expected = made(input_ids=torch.cat(texts), pixel_values=image, return_dict=True)
+    vectors = [[expected.image_embeds], *([each[None]] for each in expected.text_embeds)]
+    calls = [("image_encoder", [image]), *(("text_encoder", [text]) for text in texts)]
+    compared = ("scores", [expected.image_embeds, expected.text_embeds])
+    [found] = run(program, [[*calls, compared]], tmp_path)
+    _check(found, [*vectors, [expected.logits_per_image]])
+
+
+@pytest.mark.parametrize("family", CODECS)
+def test_a_codec_has_the_codes_and_the_sound_of_transformers(family: str, tmp_path: Path) -> None:
+    config = _config(family, CODECS[family])
+    made = transformers.AutoModel.from_config(transformers.AutoConfig.for_model(**config)).eval()
+    program = _program(tmp_path / "program", made, {"task": "audio-codec", "config": config, "max_source_length": 800})
+    sound = _numbers(1, 1, 800) / 3
+    with torch.no_grad():
+        codes = made.encode(sound, return_dict=True).audio_codes
+        scales = {"audio_scales": [None]} if family == "encodec" else {}
+        expected = made.decode(audio_codes=codes, **scales, return_dict=True).audio_values
+    [[[found], [heard]]] = run(program, [[("encoder", [sound]), ("decoder", [codes])]], tmp_path)
+    assert found.dtype == codes.dtype == torch.int64
+    assert found.shape == codes.shape
+    assert float((found == codes).float().mean()) > 0.98  # two codes may be equally near
+    _check([[heard]], [[expected]])
+
+
+def test_masks_are_drawn_around_points(tmp_path: Path) -> None:
+    config = _config("sam", _SAM)
+    made = single_calls.model("AutoModelForMaskGeneration", config)
+    program = _program(tmp_path / "program", made, {"task": "mask-generation", "config": config})
+    image, calls, expected = _numbers(1, 3, 64, 64), list[Any](), list[Any]()
+    with torch.no_grad():
+        features = made.get_image_embeddings(image)
+        for count in (1, 3):
+            points, kinds = (
+                _numbers(1, 1, count, 2, seed=count).abs() * 20,
+                torch.ones((1, 1, count), dtype=torch.int64),
+            )
+            wanted = made(pixel_values=image, input_points=points, input_labels=kinds)
+            calls.append(("mask_decoder", [features, points, kinds]))
+            expected.append([wanted.pred_masks, wanted.iou_scores])
+    [found] = run(program, [[("image_encoder", [image]), *calls]], tmp_path)
+    _check(found, [[features], *expected])
+
+
+SERIES: dict[str, dict[str, Any]] = {
+    "patchtst": {
+        "num_input_channels": 2,
+        "context_length": 32,
+        "patch_length": 8,
+        "patch_stride": 8,
+        "prediction_length": 6,
+        "num_hidden_layers": 2,
+        "d_model": 16,
+        "num_attention_heads": 4,
+        "ffn_dim": 32,
+    },
+    "timesfm": {
+        "patch_length": 8,
+        "context_length": 32,
+        "horizon_length": 16,
+        "num_hidden_layers": 2,
+        "hidden_size": 32,
+        "intermediate_size": 32,
+        "head_dim": 8,
+        "num_attention_heads": 4,
+    },
+}
+
+
+@pytest.mark.parametrize("family", SERIES)
+def test_the_future_of_a_series_is_that_of_transformers(family: str, tmp_path: Path) -> None:
+    config = _config(family, SERIES[family])
+    cls = transformers.PatchTSTForPrediction if family == "patchtst" else transformers.TimesFmModelForPrediction
+    made = cls(cls.config_class(**SERIES[family])).eval()
+    named = {"class": cls.__name__, "config": config, "task": "time-series-prediction"}
+    program = _program(tmp_path / "program", made, named)
+    shape = (1, 32, 2) if family == "patchtst" else (1, 32)
+    past = [_numbers(*shape, seed=seed) for seed in (1, 2)]
+    [found] = run(program, [[("forward", [each]) for each in past]], tmp_path)
+    name = "prediction_outputs" if family == "patchtst" else "mean_predictions"
+    with torch.no_grad():
+        expected = [[getattr(made(each), name)] for each in past]
+    _check(found, expected)
+
+
+ANSWERS: dict[str, tuple[str, str, dict[str, Any], tuple[str, ...]]] = {
+    "question-answering": ("bert", "AutoModelForQuestionAnswering", _TEXT, ("start_logits", "end_logits")),
+    "text-ranking": ("bert", "AutoModelForSequenceClassification", {**_TEXT, "num_labels": 1}, ("logits",)),
+    "multiple-choice": ("bert", "AutoModelForMultipleChoice", _TEXT, ("logits",)),
+}
+
+
+@pytest.mark.parametrize("task", ANSWERS)
+def test_from_a_folder_to_answers(task: str, tmp_path: Path) -> None:
+    """`init` writes the types of tokens where two texts are read: without them, transformers takes both for one."""
+    family, auto, own, outputs = ANSWERS[task]
+    made = single_calls.model(auto, _config(family, own))
+    made.save_pretrained(tmp_path / "net")
+    assert main.main(["init", "--huggingface", str(tmp_path / "net"), "-o", str(tmp_path), "--name", "net"]) == 0
+    assert f"task: {task}" in (tmp_path / "net.yaml").read_text()
+    commands.build(tmp_path / "net.yaml", tmp_path / "out")
+    pair = tokens(9, VOCABULARY, seed=4)
+    inputs = {"input_ids": pair, "token_type_ids": torch.tensor([[0] * 4 + [1] * 5])}
+    if task == "multiple-choice":
+        inputs = {"input_ids": torch.stack([tokens(9, VOCABULARY, seed=seed)[0] for seed in range(4)])[None]}
+    [found] = run(tmp_path / "out/net.pte", [[("forward", [*inputs.values()])]], tmp_path)
+    with torch.no_grad():
+        expected = made(**inputs, return_dict=True)
+    _check(found, [[getattr(expected, name) for name in outputs]])
+
+
+IMAGES: dict[str, tuple[dict[str, Any], str, str]] = {
+    "dinov2": ({**_IMAGE, "mlp_ratio": 2}, "image-feature-extraction", "AutoModel"),
+    "siglip_vision_model": (_IMAGE, "image-feature-extraction", "AutoModel"),
+    "resnet": (
+        {"depths": [1, 1], "hidden_sizes": [8, 16], "embedding_size": 8},
+        "image-feature-extraction",
+        "AutoModel",
+    ),
+    "segformer": (
+        {
+            "hidden_sizes": [8, 16, 16, 32],
+            "depths": [1, 1, 1, 1],
+            "num_attention_heads": [1, 2, 2, 4],
+            "decoder_hidden_size": 16,
+        },
+        "semantic-segmentation",
+        "AutoModelForSemanticSegmentation",
+    ),
+    "dpt": (
+        {
+            **_IMAGE,
+            "backbone_out_indices": [0, 1, 2, 3],
+            "num_hidden_layers": 4,
+            "neck_hidden_sizes": [8, 8, 16, 16],
+            "fusion_hidden_size": 8,
+            "is_hybrid": False,
+        },
+        "depth-estimation",
+        "AutoModelForDepthEstimation",
+    ),
+    "videomae": (
+        {**_IMAGE, "num_frames": 4, "tubelet_size": 2},
+        "video-classification",
+        "AutoModelForVideoClassification",
+    ),
+    "vitpose": (
+        {
+            "backbone_config": {
+                "model_type": "vitpose_backbone",
+                "image_size": [32, 32],
+                "patch_size": [8, 8],
+                "hidden_size": 32,
+                "num_hidden_layers": 2,
+                "num_attention_heads": 4,
+                "out_indices": [2],
+            },
+            "num_labels": 5,
+        },
+        "keypoint-detection",
+        "AutoModelForPoseEstimation",
+    ),
+}
+_OUTPUTS = {
+    "image-feature-extraction": "pooler_output",
+    "semantic-segmentation": "logits",
+    "depth-estimation": "predicted_depth",
+    "keypoint-detection": "heatmaps",
+    "video-classification": "logits",
+}
+
+
+@pytest.mark.parametrize("family", IMAGES)
+def test_from_a_folder_to_what_an_image_shows(family: str, tmp_path: Path) -> None:
+    own, task, auto = IMAGES[family]
+    made = single_calls.model(auto, _config(family, own))
+    made.save_pretrained(tmp_path / "net")
+    (tmp_path / "net/preprocessor_config.json").write_text('{"size": {"height": 32, "width": 32}}')
+    assert main.main(["init", "--huggingface", str(tmp_path / "net"), "-o", str(tmp_path), "--name", "net"]) == 0
+    assert f"task: {task}" in (tmp_path / "net.yaml").read_text()
+    commands.build(tmp_path / "net.yaml", tmp_path / "out")
+    frames = (4,) if family == "videomae" else ()
+    images = [_numbers(1, *frames, 3, 32, 32, seed=seed) for seed in (1, 2)]
+    [found] = run(tmp_path / "out/net.pte", [[("forward", [image]) for image in images]], tmp_path)
+    with torch.no_grad():
+        expected = [[getattr(made(image), _OUTPUTS[task])] for image in images]
+    if task == "image-feature-extraction":
+        expected = [[each.flatten(1)] for [each] in expected]
+    _check(found, expected)
+
+
+def test_an_image_becomes_a_text(tmp_path: Path) -> None:
+    """An encoder of images and a decoder of text, as TrOCR, Donut and ViT-GPT2 have them."""
+    vit = transformers.ViTConfig(**_IMAGE)
+    sizes = {"d_model": 32, "decoder_layers": 2, "decoder_attention_heads": 4, "decoder_ffn_dim": 32}
+    ends = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 2}
+    writer = transformers.TrOCRConfig(vocab_size=VOCABULARY, max_position_embeddings=32, **sizes, **ends)
+    config = transformers.VisionEncoderDecoderConfig.from_encoder_decoder_configs(vit, writer, **ends)
+    made = transformers.VisionEncoderDecoderModel(config).eval()
+    numbers = torch.Generator().manual_seed(5)
+    for parameter in (each for each in made.parameters() if each.dim() > 1):
+        parameter.data = torch.randn(parameter.shape, generator=numbers) / 3
+    made.save_pretrained(tmp_path / "net")
+    assert main.main(["init", "--huggingface", str(tmp_path / "net"), "-o", str(tmp_path), "--name", "net"]) == 0
+    assert "task: image-to-text" in (tmp_path / "net.yaml").read_text()
+    commands.build(tmp_path / "net.yaml", tmp_path / "out")
+    image, text = _numbers(1, 3, 32, 32), torch.tensor([[2, 5, 9, 7]])
+    with torch.no_grad():
+        states = made.get_encoder()(image).last_hidden_state
+        scores = made(pixel_values=image, decoder_input_ids=text, use_cache=False).logits
+    calls = [("text_decoder", [text[:, place : place + 1], states, torch.tensor([place])]) for place in range(4)]
+    [found] = run(tmp_path / "out/net.pte", [[("encoder", [image]), *calls]], tmp_path)
+    _check(found, [[states], *([scores[:, place]] for place in range(4))])
+
+
+@pytest.mark.parametrize(
+    ("huggingface", "message"),
+    [
+        (
+            {"task": "audio-codec", "config": _config("bert", _TEXT), "max_source_length": 800},
+            "`BertModel` is no codec: it has no `encode` and `decode` with `audio_codes`",
+        ),
+        (
+            {"task": "audio-codec", "config": _config("mimi", CODECS["mimi"])},
+            "the configuration of `MimiModel` does not say the length of a sound\n    add `max_source_length: 24000`",
+        ),
+        (
+            {"class": "BertModel", "task": "mask-generation", "config": _TEXT},
+            "`BertModel` has no `get_image_embeddings`, which `task: mask-generation` needs",
+        ),
+        (
+            {
+                "class": "BertModel",
+                "task": "zero-shot-image-classification",
+                "config": _TEXT,
+                "max_source_length": 8,
+            },
+            "`BertModel` has no `get_image_features`, which `task: zero-shot-image-classification` needs",
+        ),
+        (
+            {
+                "task": "zero-shot-image-classification",
+                "config": _config("clip", _TOWERS["clip"]),
+                "max_source_length": 39,
+            },
+            "max_source_length 39 is more than the 38 tokens that `CLIPModel` takes\n    write 38 or less",
+        ),
+        (
+            {"task": "image-feature-extraction", "pooling": "cls", "config": _config("resnet", IMAGES["resnet"][0])},
+            "",
+        ),
+    ],
+)
+def test_a_model_that_does_not_fit_its_task_is_named(
+    huggingface: dict[str, Any], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import json
+
+    manifest = {"schema": "executorch-model/v1", "name": "net", "model": {"huggingface": huggingface}}
+    (tmp_path / "net.yaml").write_text(json.dumps(manifest))
+    assert main.main(["build", str(tmp_path / "net.yaml"), "-o", str(tmp_path / "out"), "--no-cache"]) != 0
+    assert message in capsys.readouterr().err

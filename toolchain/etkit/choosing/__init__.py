@@ -1,0 +1,1 @@
+"""Chooses between programs of one model: variants that qualify, and schemes that `etbuild tune` tries."""

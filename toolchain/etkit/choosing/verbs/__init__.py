@@ -1,0 +1,1 @@
+"""Verbs that choose between programs."""

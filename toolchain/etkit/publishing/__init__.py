@@ -1,0 +1,1 @@
+"""What people publish about built programs: model cards, and catalogs for applications."""

@@ -1,0 +1,206 @@
+"""The finished builds below a directory, for cards and catalogs: indexes, reports, and results of tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from etbuild.errors import BuildError, InputError
+from etbuild.files import json_file, regular_files
+from etbuild.files.digests import file_digest
+from etbuild.results import ArtifactFacts, Index, Report
+from etkit import find_index
+
+_MOST = 10_000  # builds of a directory
+_RESULTS = "executorch-results/v1"
+_HINT = "an index lists this file: build again"
+
+
+@dataclass(frozen=True)
+class Build:
+    """A finished build.
+
+    Attributes:
+        folder: The folder of its files below the directory, with `/`; empty for the directory itself.
+        index: Its index.
+        index_file: The name, size and digest of the file of its index.
+        report: Its report; None if it is missing, was changed, or is of another release.
+        results: What tests have measured, by the name of the test.
+    """
+
+    folder: str
+    index: Index
+    index_file: ArtifactFacts
+    report: Report | None
+    results: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The name of the program."""
+        return self.index["name"]
+
+    @property
+    def base(self) -> str:
+        """The name of the manifest."""
+        return self.name.partition(".")[0]
+
+    @property
+    def variant(self) -> str | None:
+        """What comes after the name of the manifest: a variant, a checkpoint or both; None for none."""
+        return self.name.partition(".")[2] or None
+
+    @property
+    def plan(self) -> dict[str, Any]:
+        """The plan."""
+        return self.index["inputs"]["plan"]
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The metadata of the plan; empty if there is none."""
+        found: dict[str, Any] = self.plan.get("metadata", {})
+        return found
+
+    @property
+    def shipped(self) -> list[ArtifactFacts]:
+        """The files that an application needs."""
+        return [artifact for artifact in self.index["artifacts"] if artifact["kind"] != "report"]
+
+    @property
+    def size(self) -> int:
+        """The bytes of the files that an application needs."""
+        return sum(artifact["size"] for artifact in self.shipped)
+
+    @property
+    def methods(self) -> dict[str, Any]:
+        """The methods of the report; empty without one."""
+        return {} if self.report is None else {**self.report["methods"]}
+
+    @property
+    def applications(self) -> dict[str, Any]:
+        """The kinds of applications that can load it, by the manifest's `for`, each with what it links."""
+        return {} if self.report is None else {**self.report.get("applications", {})}
+
+    @property
+    def backends(self) -> list[str]:
+        """The backends that it calls, as the runtime calls them."""
+        return sorted({name for method in self.methods.values() for name in method["delegates"]})
+
+    @property
+    def delegated(self) -> float | None:
+        """The part of its operators that backends take; None if the report does not list them."""
+        counts = [method["operators"] for method in self.methods.values() if "operators" in method]
+        inside = sum(sum(each.values()) for count in counts for each in count["delegated"].values())
+        outside = sum(sum(count["fallback"].values()) for count in counts)
+        return inside / (inside + outside) if inside + outside else None
+
+    @property
+    def memory(self) -> int | None:
+        """The planned memory of the method that needs most, in bytes; None without a report."""
+        return max((sum(method["memory"]) for method in self.methods.values()), default=None)
+
+    @property
+    def interface(self) -> dict[str, Any]:
+        """What the inputs and outputs of its methods are, and mean if the manifest says it."""
+        described: dict[str, Any] = {**self.index.get("interface", {})}
+        of_program = {
+            name: {"inputs": method["inputs"], "outputs": method["outputs"]} for name, method in self.methods.items()
+        }
+        merged: dict[str, Any] = {}
+        for name in sorted({*described, *of_program}):
+            merged[name] = {}
+            for side in ("inputs", "outputs"):
+                told = described.get(name, {}).get(side, [])
+                values = of_program.get(name, {}).get(side, told)
+                merged[name][side] = [
+                    {**value, **(told[at] if at < len(told) else {})} for at, value in enumerate(values)
+                ]
+        return merged
+
+
+def read(directory: Path) -> list[Build]:
+    """Reads all builds below a directory, or the one of an index, sorted by the names of their programs.
+
+    Raises:
+        InputError: There are none, an index is damaged, or two programs have one name.
+        BuildError: A file of a build is missing or has other content.
+    """
+    if directory.is_dir():
+        paths = sorted(path for path in directory.rglob("*.index.json") if not _is_hidden(path, directory))
+        root = directory
+    else:
+        paths, root = [find_index.read_index(directory)[0]], directory.parent
+    if not paths:
+        raise InputError.of(f"{directory}: has no *.index.json", "name the directory that `etbuild build -o` wrote")
+    if len(paths) > _MOST:
+        raise InputError.of(f"{directory}: has more than {_MOST:,} indexes", "name a directory with fewer builds")
+    builds = sorted((_read(path, root) for path in paths), key=lambda build: build.name)
+    for one, other in pairwise(builds):
+        if one.name == other.name:
+            places = " and ".join(repr(each.folder or ".") for each in (one, other))
+            raise InputError.of(f"two programs are called `{one.name}`", f"they are in {places}: leave one out")
+    return builds
+
+
+def _is_hidden(path: Path, directory: Path) -> bool:
+    return any(part.startswith(".") for part in path.relative_to(directory).parts)
+
+
+def _read(path: Path, root: Path) -> Build:
+    path, index = find_index.read_index(path)
+    for artifact in index["artifacts"]:
+        _check(path, artifact)
+    data = regular_files.read(path, json_file.MAX_BYTES)
+    own: ArtifactFacts = {"file": path.name, "kind": "index", "size": len(data), "sha256": file_digest(path)}
+    folder = path.parent.relative_to(root).as_posix()
+    report = None
+    with suppress(InputError):
+        report = find_index.listed_report(path, index)
+    return Build("" if folder == "." else folder, index, own, report, _results(path.parent, index))
+
+
+def _check(path: Path, artifact: ArtifactFacts) -> None:
+    """Compares a file of a build with what its index says."""
+    file = regular_files.beside(path, artifact["file"])
+    if file is None:
+        raise BuildError.of(f"{path}: the file {artifact['file']} is missing beside it", _HINT)
+    try:
+        is_same = file.stat().st_size == artifact["size"] and file_digest(file) == artifact["sha256"]
+    except OSError as error:
+        raise BuildError.of(f"{file}: {error.strerror}") from None
+    if not is_same:
+        raise BuildError.of(f"{path.parent / artifact['file']}: has other content than {path.name} says", _HINT)
+
+
+def _results(directory: Path, index: Index) -> dict[str, Any]:
+    """What tests have measured of exactly this program, by the name of the test. Other files count as none."""
+    program = next(artifact["sha256"] for artifact in index["artifacts"] if artifact["kind"] == "program")
+    content = _json(directory / f"{index['name']}.results.json")
+    if content.get("schema") != _RESULTS or content.get("sha256") != program:
+        return {}
+    return {each["name"]: each for each in _entries(content)}
+
+
+def left_out(directory: Path) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Yields the names of variants that did not qualify, each with the results that say why."""
+    for path in sorted(directory.rglob("*.results.json")) if directory.is_dir() else ():
+        content = _json(path)
+        if content.get("schema") == _RESULTS and content.get("qualifies") is False:
+            yield str(content.get("name")), [each for each in _entries(content) if each.get("state") == "failed"]
+
+
+def _entries(content: dict[str, Any]) -> list[dict[str, Any]]:
+    found = content.get("results")
+    named = found if isinstance(found, list) else []
+    return [each for each in named if isinstance(each, dict) and isinstance(each.get("name"), str)]
+
+
+def _json(path: Path) -> dict[str, Any]:
+    """The content of a file that may be missing or something else."""
+    with suppress(OSError, ValueError):
+        content = json_file.parse(regular_files.read(path, json_file.MAX_BYTES))
+        return content if isinstance(content, dict) else {}
+    return {}

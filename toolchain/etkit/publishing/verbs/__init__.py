@@ -1,0 +1,1 @@
+"""The verbs of this plug-in, one in each module."""

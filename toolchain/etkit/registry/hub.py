@@ -1,0 +1,200 @@
+"""Pushes builds to a repository of models on Hugging Face, in one commit.
+
+`huggingface_hub` does the transfers and finds the login. `HF_ENDPOINT` names another server.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from etbuild.errors import BuildError, InputError
+from etbuild.files import json_file
+from etbuild.files.scratch import temporary
+from etkit.publishing import builds
+from etkit.registry.oci.attempts import Broken, Count, attempts
+
+try:
+    import huggingface_hub
+    import huggingface_hub.errors
+    import huggingface_hub.utils
+except ImportError:
+    message = "a push to Hugging Face needs the package `huggingface_hub`"
+    raise InputError.of(message, "pip install huggingface_hub (the extra `huggingface` has it)") from None
+
+_hub: Any = huggingface_hub  # its types leave out names that its documentation has
+errors = _hub.errors
+
+PREFIX = "hf:"
+_ID = re.compile(r"(?P<owner>[\w.-]{1,96})/(?P<name>[\w.-]{1,96})(@(?P<branch>[\w./-]{1,200}))?", re.ASCII)
+_BESIDE = ("README.md", "catalog.json")
+"""Files of the directory that travel with the builds."""
+_AGAIN = frozenset((408, 409, 412, 425, 429, 500, 502, 503, 504))
+"""Answers after which the same push may succeed. 412: the branch has moved since it was read."""
+_NO_LOGIN = frozenset((401, 403))
+_INDEX = json_file.Format("an index", "index")
+
+
+@dataclass(frozen=True)
+class Target:
+    """A repository of models.
+
+    Attributes:
+        repository: OWNER/NAME.
+        branch: A branch of it.
+    """
+
+    repository: str
+    branch: str = "main"
+
+    def __str__(self) -> str:
+        return f"{PREFIX}{self.repository}" + ("" if self.branch == "main" else f"@{self.branch}")
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """What a push has done.
+
+    Attributes:
+        url: The address of the commit.
+        commit: Its digest.
+        files: The files that the repository has of the builds.
+        removed: The files that it has no more.
+    """
+
+    url: str
+    commit: str
+    files: list[str]
+    removed: list[str]
+
+
+def target(text: str) -> Target:
+    """Reads hf:OWNER/NAME or hf:OWNER/NAME@BRANCH.
+
+    Raises:
+        InputError: It has another form.
+    """
+    found = _ID.fullmatch(text.removeprefix(PREFIX))
+    if found is None:
+        raise InputError.of(f"{text[:200]}: is not hf:OWNER/NAME", "for example hf:acme/shapes, or hf:acme/shapes@next")
+    return Target(f"{found['owner']}/{found['name']}", found["branch"] or "main")
+
+
+def push(directory: Path, to: Target, message: str, private: bool = False) -> Pushed:
+    """Pushes all builds below a directory in one commit, and removes what they supersede.
+
+    Superseded are files of earlier pushes of the same manifests: those that the indexes in the repository list, of
+    programs with the name of a manifest that is pushed now. Other files stay.
+
+    Args:
+        directory: The directory.
+        to: The repository. It is made if it is missing.
+        message: The message of the commit.
+        private: Whether a new repository is private.
+
+    Raises:
+        InputError: There are no builds, or the login is missing or refused.
+        BuildError: The server does not answer, or refuses the commit.
+    """
+    found = builds.read(directory)
+    files = dict(_files(directory, found))
+    _hub.utils.disable_progress_bars()
+    api = huggingface_hub.HfApi()
+    hint = "the commit was not made: push again"
+    for attempt in attempts(threading.Event(), Count(), f"{to}: the push failed", hint):
+        with attempt, _told(to):
+            head, there = _state(api, to, private)
+            old = _of_earlier(api, to, head, there, {build.base for build in found})
+            removed = sorted((old & there) - files.keys())
+            made = _commit(api, to, files, removed, message, head)
+            return Pushed(made.commit_url, made.oid, sorted(files), removed)
+    raise AssertionError("attempts end with a result or an error")
+
+
+def _files(directory: Path, found: Sequence[builds.Build]) -> Iterator[tuple[str, Path]]:
+    """The files to push, by their names in the repository."""
+    root = directory if directory.is_dir() else directory.parent
+    for build in found:
+        place = root / build.folder
+        names = [artifact["file"] for artifact in build.index["artifacts"]]
+        for name in (*names, build.index_file["file"], f"{build.name}.results.json"):
+            if (place / name).is_file():
+                yield f"{build.folder}/{name}" if build.folder else name, place / name
+    for name in _BESIDE:
+        if (root / name).is_file():
+            yield name, root / name
+
+
+def _state(api: Any, to: Target, private: bool) -> tuple[str | None, set[str]]:
+    """The last commit of the branch, and its files. Makes the repository or the branch if it is missing."""
+    try:
+        info = api.model_info(to.repository, revision=to.branch)
+    except errors.RevisionNotFoundError:
+        api.create_branch(to.repository, branch=to.branch, exist_ok=True)
+        info = api.model_info(to.repository, revision=to.branch)
+    except errors.RepositoryNotFoundError:  # the server says so too if the login may not see it
+        api.create_repo(to.repository, private=private, exist_ok=True)
+        if to.branch != "main":
+            api.create_branch(to.repository, branch=to.branch, exist_ok=True)
+        info = api.model_info(to.repository, revision=to.branch)
+    return info.sha, {each.rfilename for each in info.siblings or ()}
+
+
+def _of_earlier(api: Any, to: Target, head: str | None, there: set[str], bases: set[str]) -> set[str]:
+    """The files that indexes in the repository list, of programs of these manifests."""
+    old: set[str] = set()
+    with temporary("hub") as scratch:
+        for path in sorted(path for path in there if path.endswith(".index.json")):
+            folder, _, file = path.rpartition("/")
+            if file.partition(".")[0] not in bases:
+                continue
+            local = api.hf_hub_download(to.repository, path, revision=head, local_dir=scratch.path)
+            with suppress(InputError):  # something else with such a name stays
+                index: Mapping[str, Any] = json_file.read(Path(local), _INDEX)
+                names = [artifact["file"] for artifact in index["artifacts"]]
+                listed = (*names, file, f"{index['name']}.results.json")
+                old |= {f"{folder}/{name}" if folder else name for name in listed}
+    return old
+
+
+def _commit(
+    api: Any, to: Target, files: Mapping[str, Path], removed: Sequence[str], message: str, head: str | None
+) -> Any:
+    operations: list[Any] = [
+        huggingface_hub.CommitOperationAdd(path_in_repo=name, path_or_fileobj=str(path))
+        for name, path in sorted(files.items())
+    ]
+    operations += [huggingface_hub.CommitOperationDelete(path_in_repo=name) for name in removed]
+    return api.create_commit(to.repository, operations, commit_message=message, revision=to.branch, parent_commit=head)
+
+
+class _told:  # noqa: N801 - it is used as a function
+    """A context that turns the errors of the library into ours, and into `Broken` if another attempt may succeed."""
+
+    def __init__(self, to: Target) -> None:
+        self._to = to
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if isinstance(error, errors.OfflineModeIsEnabled):
+            raise InputError.of(f"{self._to}: HF_HUB_OFFLINE is set", "unset it to push") from None
+        response = getattr(error, "response", None)
+        status = getattr(response, "status_code", None)
+        if status in _NO_LOGIN:
+            hint = "set HF_TOKEN to a token that may write there, or run `hf auth login`"
+            raise InputError.of(f"{self._to}: the server refuses the login ({status})", hint) from None
+        if isinstance(error, errors.HTTPError) and (status is None or status in _AGAIN):
+            raise Broken(_first_line(error)) from None
+        if isinstance(error, (errors.HTTPError, ValueError)) and error is not None:
+            raise BuildError.of(f"{self._to}: {_first_line(error)}") from None
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
