@@ -52,6 +52,7 @@ PLUGINS_OF_STEPS = {
     "assignments": ["compare", "export", "lower", "report"],
     "build_rules": ["plan"],
     "comparison": ["compare", "plan"],
+    "edges": ["compare", "export", "lower", "plan", "report"],
     "guard": ["compare", "export", "lower", "plan", "report"],
     "model_tests": ["plan"],
     "runtime": ["compare", "plan"],

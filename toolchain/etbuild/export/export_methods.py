@@ -137,7 +137,8 @@ def prepare(job: Exporting, name: str, module: torch.nn.Module) -> PreparedMetho
     if keywords:
         hint = "make them positional: calibration and training run the method on positional inputs"
         raise InputError.at((*path, "example_kwargs"), "`quantize.pt2e` does not accept keyword inputs", hint)
-    return replace(prepared, quantized=_quantized(prepared, quantization))
+    quantized = _quantized(prepared, quantization)
+    return replace(prepared, quantized=quantized, arguments=quantization.arguments(arguments, quantized))
 
 
 def export_method(prepared: PreparedMethod) -> torch.export.ExportedProgram:

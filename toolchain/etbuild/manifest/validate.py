@@ -267,7 +267,7 @@ def _check_program(method: sections.Method, path: DocumentPath) -> Iterator[Prob
     yield from file_names.check_input(name, (*path, "program"))
     if not name.endswith(tuple(plugins.group("method_source"))):
         yield Problem(f"`{name}` is not a .pt2 file", (*path, "program"), "torch.export.save writes them")
-    for key in (*example_inputs.KEYS, "entry", "adapter", "strict", "quantize", "samples"):
+    for key in (*example_inputs.KEYS, "entry", "adapter", "strict", "quantize", "samples", "io"):
         if key in method:
             hint = "the method in the file is already exported: set this when you export it"
             yield Problem(f"`{key}` does not go with `program`", (*path, key), hint, at_key=True)
