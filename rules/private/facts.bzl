@@ -28,6 +28,7 @@ PLUGINS = {
     "lora": [],
     "mediatek": ["mediatek"],
     "microcontrollers": ["cadence", "cortex-m"],
+    "model_schema": [],
     "nxp": ["nxp"],
     "openvino": ["openvino"],
     "packed": [],
