@@ -61,9 +61,10 @@ class _Part:
         return [type(value).__name__, *fields.values()]
 
     def _content_of(self, tensor: Tensor) -> object:
-        """The initial content of a tensor; None if it has none here. All mutable data counts for a tensor that has some.
+        """The initial content of a tensor; None if it has none here. All mutable data counts for a tensor with some.
 
-        A tensor of a `.ptd` has its name in the program, and the caller counts those files. A constant ends where the next one begins, so a part of the file has zeros after the elements.
+        A tensor of a `.ptd` has its name in the program, and the caller counts those files. A constant ends where the
+        next one begins, so a part of the file has zeros after the elements.
         """
         info = tensor.extra_tensor_info
         if info is not None and info.location == TensorDataLocation.EXTERNAL:
