@@ -86,7 +86,7 @@ def export_methods(manifest: dict[str, Any]) -> dict[str, ExportedProgram]:
         if "pt2e" in quantize:
             programs[name] = export(quantize_operators(programs[name], inputs), inputs)
         if CORRECTED:
-            core_operators.make_lowerable(programs[name])
+            core_operators.make_lowerable(programs[name], ("methods", name))
             tanh_gelu.write_out(programs[name])
         for file in manifest.get("named_data", ()):
             mark_weights(programs[name], file)

@@ -42,6 +42,7 @@ MANIFESTS = {
     "spotter_int8": EXAMPLES / "quantized/int8.yaml",
     "spotter_int4": EXAMPLES / "quantized/int4.yaml",
     "shapes": EXAMPLES / "samples/shapes.yaml",
+    "denoiser": EXAMPLES / "sound/model.yaml",
     "llama": EXAMPLES / "huggingface/llama.yaml",
     "bert": EXAMPLES / "huggingface/bert.yaml",
 }

@@ -390,7 +390,7 @@ FAMILIES: dict[tuple[str, str], dict[str, Any]] = {
         "codebook_dim": 16,
         "codebook_size": 32,
         "upsampling_ratios": [4, 2],
-        "sampling_rate": 800,
+        "sampling_rate": 160,
     },
     ("mimi", "AutoModel"): {
         "hidden_size": 32,
@@ -406,7 +406,7 @@ FAMILIES: dict[tuple[str, str], dict[str, Any]] = {
         "num_key_value_heads": 4,
         "intermediate_size": 32,
         "upsample_groups": 32,
-        "sampling_rate": 800,
+        "sampling_rate": 160,
     },
     ("dac", "AutoModel"): {
         "encoder_hidden_size": 8,
@@ -416,7 +416,7 @@ FAMILIES: dict[tuple[str, str], dict[str, Any]] = {
         "upsampling_ratios": [4, 2],
         "codebook_size": 32,
         "codebook_dim": 4,
-        "sampling_rate": 800,
+        "sampling_rate": 160,
     },
     ("patchtst", "PatchTSTForPrediction"): {
         "num_input_channels": 2,

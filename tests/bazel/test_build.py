@@ -24,6 +24,7 @@ PROGRAMS = {
     "samples/shapes": [],
     "shared_weights/classifier": ["backbone"],
     "shared_weights/embedder": ["backbone"],
+    "sound/denoiser": [],
     "tiny_lm/tiny_lm": ["weights"],
     "vision/vision": [],
     "vision/vision.coreml": [],

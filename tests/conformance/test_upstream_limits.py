@@ -26,6 +26,7 @@ from executorch.exir.sym_util import eval_upper_bound
 from executorch.runtime import Runtime
 from torch import nn
 from torch._higher_order_ops.map import map as torch_map
+from torch._subclasses.complex_tensor import ComplexTensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import Dim, ExportedProgram, export
 from torchao.quantization import IntxWeightOnlyConfig, quantize_
@@ -502,6 +503,27 @@ def _(run: Run) -> bool:
 def _(run: Run) -> bool:
     spectrum = lambda self, x: torch.view_as_real(torch.fft.rfft(x) * torch.fft.rfft(x))  # noqa: E731
     return fails("mismatched dtypes", lambda: run(Net(spectrum), X))
+
+
+@probe("complex-operators")
+def _(run: Run) -> bool:
+    del run
+    number = ComplexTensor(torch.ones(2, 4), torch.ones(2, 4))
+    return fails("Multiple dispatch failed", lambda: torch.unfold_copy(number, 1, 2, 1))
+
+
+@probe("fourier")
+def _(run: Run) -> bool:
+    transform = lambda self, x: torch.view_as_real(torch.fft.fft(torch.view_as_complex(x)))  # noqa: E731
+    return fails("aten._fft_c2c", lambda: run(Net(transform), torch.ones(4, 2)))
+
+
+@probe("spectra")
+def _(run: Run) -> bool:
+    del run
+    inverse = lambda self, x: torch.istft(torch.complex(x, x), 8, window=self.window)  # noqa: E731
+    program = export(Net(inverse, window=torch.ones(8)), (torch.ones(5, 9),)).run_decompositions()
+    return "aten.index_put" in str(program.graph)
 
 
 @probe("float8")

@@ -214,10 +214,35 @@ LIMITS = (
     UpstreamLimit(
         "complex",
         "Few operators take complex numbers in the edge dialect, and `mul` is not one of them.",
-        ERROR,
-        "lower/lower_methods.py",
+        WORKAROUND,
+        "etplugins/upstream/complex_numbers.py",
         "executorch: exir/dialects/edge/edge.yaml",
         f"{_ISSUES}/11404",
+    ),
+    UpstreamLimit(
+        "complex-operators",
+        "PyTorch's `ComplexTensor` lacks operators such as `unfold_copy`, and computes `abs` by `hypot`, without "
+        "a kernel.",
+        WORKAROUND,
+        "etplugins/upstream/complex_operators.py",
+        "torch: torch/_subclasses/complex_tensor/_ops/aten.py",
+        NOT_REPORTED,
+    ),
+    UpstreamLimit(
+        "fourier",
+        "PyTorch does not decompose Fourier transforms, and the edge dialect refuses those of complex numbers.",
+        WORKAROUND,
+        "etplugins/upstream/fourier.py",
+        "torch: torch/_decomp",
+        NOT_REPORTED,
+    ),
+    UpstreamLimit(
+        "spectra",
+        "The decompositions of `torch.stft` and `torch.istft` have operators that no backend takes.",
+        WORKAROUND,
+        "etplugins/upstream/spectra.py",
+        "torch: aten/src/ATen/native/SpectralOps.cpp",
+        NOT_REPORTED,
     ),
     UpstreamLimit(
         "float8",

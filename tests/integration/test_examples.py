@@ -62,6 +62,11 @@ def test_mlp(cli_built: Callable[[str], Path], tmp_path: Path) -> None:
     assert_as_eager("mlp", cli_built("mlp"), sessions, tmp_path)
 
 
+def test_denoiser(cli_built: Callable[[str], Path], tmp_path: Path) -> None:
+    sessions = [[("forward", [floats(1, 4096, seed=seed)])] for seed in range(3)]
+    assert_as_eager("denoiser", cli_built("denoiser"), sessions, tmp_path)
+
+
 @pytest.mark.parametrize("method", ["features", "classify"])
 @pytest.mark.parametrize(
     ("name", "tolerance"),

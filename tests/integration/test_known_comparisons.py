@@ -107,6 +107,22 @@ def test_other_weights_compare_all(project: Project) -> None:
     assert project.build() == ALL
 
 
+def test_tables_in_a_file_of_their_own_count_for_all(project: Project) -> None:
+    tables = MODEL.replace("nn.Linear(4, 4), nn.Linear(4, 4)", "nn.Embedding(8, 4), nn.Embedding(8, 4)")
+    tables = tables.replace('        self.register_buffer("scale", torch.full((4,), 3.0))\n', "")  # no other constants
+    for old, new in ((".relu()", ""), ("(x).tanh()", "(x) + self.first(x)"), ("(x + 2) * self.scale", "x + x")):
+        tables = tables.replace(old, new)
+    manifest = MANIFEST.replace("4]}], partitioners: [xnnpack]", "4], dtype: int64}]")
+    named = manifest + 'named_data: {tables: {parameters: ["*.weight"]}}\n'
+    project.write(tables, named)
+    assert project.build() == ALL
+    assert (project.root / "out/net.tables.ptd").exists()
+    project.write(tables, named + "constant_methods: {width: 8}\n")
+    assert project.build() == KNOWN
+    project.write(tables.replace("manual_seed(0)", "manual_seed(1)"), named)
+    assert project.build() == ALL
+
+
 def test_a_constant_method_compares_nothing(project: Project) -> None:
     project.write(manifest=MANIFEST + "constant_methods: {width: 8}\n")
     assert project.build() == KNOWN

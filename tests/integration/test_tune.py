@@ -20,8 +20,8 @@ class Net(torch.nn.Module):
     def __init__(self):
         super().__init__()
         torch.manual_seed(0)
-        self.conv = torch.nn.Conv2d(3, 8, 3)
-        self.head = torch.nn.Linear(32, 16)
+        self.conv = torch.nn.Conv2d(3, 32, 3)
+        self.head = torch.nn.Linear(128, 64)
 
     def forward(self, x):
         return self.head(self.conv(x).relu().mean((2, 3)).repeat(1, 4))
@@ -119,7 +119,7 @@ def test_times_are_measured(tune: Any) -> None:
 
 
 def test_a_scheme_that_fails_is_a_row_with_its_reason(tune: Any, tmp_path: Path) -> None:
-    (tmp_path / "model.py").write_text(MODEL.replace("self.head(", "(").replace("torch.nn.Linear(32, 16)", "None"))
+    (tmp_path / "model.py").write_text(MODEL.replace("self.head(", "(").replace("torch.nn.Linear(128, 64)", "None"))
     shown, _ = tune("--only", "8da4w", "--no-latency")
     row = next(line for line in shown.splitlines() if line.startswith("8da4w"))
     assert len(row.split("  ")[-1]) > 10, row

@@ -455,7 +455,7 @@ PLUGINS_OF_PROGRAMS: dict[str, tuple[dict[str, Any], set[str], set[str]]] = {
 }
 """For each kind of program, what it adds to a manifest, and the plug-ins that its export and its lowering use besides
 those below."""
-OF_ALL = {"etplugins.accelerate", "etplugins.assignments", "etplugins.upstream"}
+OF_ALL = {"etplugins.accelerate", "etplugins.assignments", "etplugins.edges", "etplugins.upstream"}
 """What each export, lowering and comparison uses."""
 
 

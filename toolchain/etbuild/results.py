@@ -231,12 +231,29 @@ class GraphWeight(TypedDict):
     parameter: NotRequired[bool]
 
 
+class Edge(TypedDict):
+    """How an input or output is an integer `n` between `least` and `most`: it stands for `(n - zero_point) * scale`."""
+
+    dtype: str
+    scale: float
+    zero_point: int
+    least: int
+    most: int
+
+
+Edges = list[list[Edge | None]]
+GRAPH_NOTES = "etbuild_graph"
+"""The key in a placeholder's custom metadata for what a plug-in adds to the description of the graph."""
+
+
 class MethodGraph(TypedDict):
-    """The graph of a lowered method, for people. `nodes` are in the order in which they run."""
+    """The graph of a lowered method, for people. `nodes` are in the order in which they run. `edges` has those of the
+    inputs and of the outputs, each None if it is no integer of a quantized method."""
 
     nodes: list[GraphNode]
     blocks: list[GraphBlock]
     weights: list[GraphWeight]
+    edges: NotRequired[Edges]
 
 
 class PlannedTensor(TypedDict):
@@ -409,7 +426,7 @@ class Index(BuildInputs):
     """`NAME.index.json`. `named_data` has the digest of each tag's file, or a list of them for a tag with shards.
 
     `template` is the digest of the program without the content of its weights. `with_weights` is missing if each
-    checkpoint can use the template of each method.
+    checkpoint can use the template of each method, `edges` if no method has some.
     """
 
     schema: str
@@ -420,5 +437,6 @@ class Index(BuildInputs):
     template: str
     artifacts: list[ArtifactFacts]
     named_data: dict[str, str | list[str]]
+    edges: NotRequired[dict[str, Edges]]
     with_weights: NotRequired[dict[str, str]]
     interface: NotRequired[dict[str, Any]]

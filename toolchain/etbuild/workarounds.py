@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from etbuild import plugins
+from etbuild.errors import DocumentPath
 
 if TYPE_CHECKING:
     from executorch.exir import EdgeProgramManager
@@ -27,9 +28,9 @@ Plan = Callable[..., list[int]]
 class OfExport:
     """Changes methods after their export."""
 
-    def make_lowerable(self, program: ExportedProgram) -> None:
-        """Changes an exported method in place: replaces parts that PyTorch and ExecuTorch cannot bring into the edge
-        dialect."""
+    def make_lowerable(self, program: ExportedProgram, path: DocumentPath) -> None:
+        """Changes an exported method in place: replaces parts that the edge dialect cannot have. `path` is the
+        method's place in the manifest."""
 
 
 class OfLowering:

@@ -99,10 +99,14 @@ class Constant(Part):
         factory: A callable in the declared sources that returns the constant: a number, a boolean, a string, a list of
             numbers and booleans, or a tensor. For example `"tokenizer:vocabulary_size"`.
         kwargs: Keyword arguments of `factory`. For example `{extra: 1}`.
+        schema: Instead of `factory`: the constant is a text about the inputs and outputs of all methods, in the form
+            that the library of an application reads. `react-native-executorch` reads it from the constant method
+            `get_model_schema`. For example `react-native-executorch`.
     """
 
-    factory: kinds.CallableName
-    kwargs: kinds.Options = {}
+    factory: kinds.CallableName | None = None
+    kwargs: Annotated[kinds.Options, Says(default=...)] = {}
+    schema: kinds.FileStem | None = None
 
 
 ConstantValue = Annotated[

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -43,8 +43,9 @@ class Xnnpack(BuiltInBackend):
         from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 
         arguments = dict(options)
-        if "configs" in arguments:  # in ExecuTorch's order: the first one that matches takes a node
-            chosen = options["configs"]
+        left_out = arguments.pop("leave_out_configs", ())
+        if "configs" in arguments or left_out:  # in ExecuTorch's order: the first one that matches takes a node
+            chosen = {*options.get("configs", [each.__name__ for each in ALL_PARTITIONER_CONFIGS])} - {*left_out}
             arguments["configs"] = [config for config in ALL_PARTITIONER_CONFIGS if config.__name__ in chosen]
         if "config_precisions" in arguments:
             arguments["config_precisions"] = [
@@ -66,14 +67,7 @@ class Xnnpack(BuiltInBackend):
             is_qat=context.qat,
             **{name: options[name] for name in names if name in options},
         )
-        quantizer = XNNPACKQuantizer().set_global(config)
-        chosen, left_out = options.get("modules"), options.get("leave_out", ())
-
-        def quantized(node: Any) -> bool:
-            # ExecuTorch also asks about the weights of convolutions, which do not come from a module.
-            return node.op == "get_attr" or ((chosen is None or _is_with(node, chosen)) and not _is_of(node, left_out))
-
-        return quantizer.set_filter_function(quantized)
+        return XNNPACKQuantizer().set_global(config)
 
     def lowering_context(self, partitioners: Partitioners) -> AbstractContextManager[None]:
         """A context with the workarounds for XNNPACK on the page of ExecuTorch's limits: in it, XNNPACK makes programs
@@ -91,6 +85,12 @@ class Xnnpack(BuiltInBackend):
             constants = flatbuffer.tables(flatbuffer.root(compiled), 8)  # `constant_data` of runtime_schema.fbs
             return {flatbuffer.text(each, 2) for each in constants} - {""}  # `named_key`
 
+    def check_options(self, options: Options) -> list[Problem]:
+        """Rejects `configs` that are all left out: ExecuTorch would take all kinds of operators."""
+        if {*options.get("configs", ["all"])} - {*options.get("leave_out_configs", ())}:
+            return []
+        return [Problem("nothing would be delegated", ("leave_out_configs",), "leave out fewer, or the partitioner")]
+
     def check_delegated(self, options: Options, operators: Collection[str]) -> list[Problem]:
         """Rejects convolutions if an option for linear layers is set: the runtime would not load them (ExecuTorch
         1.5)."""
@@ -102,16 +102,3 @@ class Xnnpack(BuiltInBackend):
     def option_for_dtype(self, options: Options, dtype: str) -> Options:
         """Returns the option with which ExecuTorch's partitioner takes bfloat16."""
         return {"enable_bf16": True} if dtype == "bfloat16" and not options.get("enable_bf16") else {}
-
-
-def _is_with(node: Any, modules: Sequence[str]) -> bool:
-    """Returns whether an operator comes from one of these submodules, or is the ReLU after such an operator: ExecuTorch
-    quantizes a convolution and its ReLU together or not at all."""
-    relu = getattr(node.target, "__name__", "").partition(".")[0] in ("relu", "relu_")
-    return _is_of(node, modules) or (relu and _is_of(node.args[0], modules))
-
-
-def _is_of(node: Any, modules: Sequence[str]) -> bool:
-    """Returns whether an operator comes from one of these submodules, or from a submodule inside them."""
-    stack = [path for path, _ in node.meta.get("nn_module_stack", {}).values()]
-    return any(path == name or path.startswith(f"{name}.") for path in stack for name in modules)

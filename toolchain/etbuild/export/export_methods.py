@@ -19,6 +19,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.symbolic_shapes import free_symbols
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+from torch.utils._sympy.value_ranges import bound_sympy
 
 from etbuild import plugins, switches, workarounds
 from etbuild.errors import BuildError, DocumentPath, InputError, Problem, did_you_mean
@@ -137,7 +138,8 @@ def prepare(job: Exporting, name: str, module: torch.nn.Module) -> PreparedMetho
     if keywords:
         hint = "make them positional: calibration and training run the method on positional inputs"
         raise InputError.at((*path, "example_kwargs"), "`quantize.pt2e` does not accept keyword inputs", hint)
-    return replace(prepared, quantized=_quantized(prepared, quantization))
+    quantized = _quantized(prepared, quantization)
+    return replace(prepared, quantized=quantized, arguments=quantization.arguments(arguments, quantized))
 
 
 def export_method(prepared: PreparedMethod) -> torch.export.ExportedProgram:
@@ -190,7 +192,7 @@ def _traced(prepared: PreparedMethod, shapes: DynamicShapes, training: bool = Fa
         program = assignments.traced(eager, trace)
     method_results.check(program, entry)
     method_results.make_plain(program)
-    workarounds.of_export().make_lowerable(program)
+    workarounds.of_export().make_lowerable(program, entry)
     for name, constant in program.constants.items():
         if isinstance(constant, torch.Tensor) and (constant.is_neg() or constant.is_conj()):
             program.constants[name] = row_major(constant)
@@ -347,7 +349,7 @@ def load_method(export_plan: ExportPlan, name: str, inputs: Given) -> torch.expo
         program = read(archive, file, path)
         size_conditions.forget_ranges(program)
         _check_tensors(program, path, f"export the module again, after `{_UNWRAP}`")
-        workarounds.of_export().make_lowerable(program)
+        workarounds.of_export().make_lowerable(program, path)
         return written_buffers.drop_inputs(_with_one_input_per_tensor(program), name)
 
 
@@ -482,6 +484,7 @@ def _check_ranges(program: torch.export.ExportedProgram, shapes: DynamicShapes, 
     """Fails if tracing fixed or narrowed a dynamic dimension: the runtime would refuse some of the declared sizes."""
     users = [spec.arg.name for spec in program.graph_signature.input_specs if spec.kind.name == "USER_INPUT"]
     values = {node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"}
+    symbols = {each: limits for each, limits in program.range_constraints.items() if each.is_symbol}
     for name, (dims, path) in zip(users, shapes.leaves, strict=True):
         for position, dim in enumerate(dims or ()):
             if dim is torch.export.Dim.STATIC:
@@ -492,11 +495,13 @@ def _check_ranges(program: torch.export.ExportedProgram, shapes: DynamicShapes, 
                 message = f"the model fixes the dimension `{shapes.text_of(dim)}` to {size}"
                 raise BuildError.at(dim_path, message, hints(cause, "write `null`, or change the model"))
             bounds = program.range_constraints.get(size.node.expr)
-            if bounds is not None and (bounds.lower > dim.min or bounds.upper < dim.max):
+            # Of `8 * s`, tracing may have narrowed only `s`.
+            most = None if bounds is None else min(bounds.upper, bound_sympy(size.node.expr, symbols).upper)
+            if bounds is not None and (bounds.lower > dim.min or most < dim.max):
                 raise BuildError.at(
                     dim_path,
-                    f"the model accepts only sizes {bounds.lower} to {bounds.upper} for `{shapes.text_of(dim)}`",
-                    hints(cause, f"write min: {bounds.lower}, max: {bounds.upper}, or change the model"),
+                    f"the model accepts only sizes {bounds.lower} to {most} for `{shapes.text_of(dim)}`",
+                    hints(cause, f"write min: {bounds.lower}, max: {most}, or change the model"),
                 )
 
 

@@ -143,6 +143,9 @@ class MethodQuantization(Protocol):
             written: The buffers that the method writes to when it runs, such as a cache. They keep their content.
         """
 
+    def arguments(self, given: tuple[Any, ...], graph_module: torch.fx.GraphModule) -> tuple[Any, ...]:
+        """The positional inputs of the quantized graph, made of the example inputs."""
+
 
 def of_weights() -> type[QuantizedModules]:
     """The plug-in that quantizes the weights of a module before its methods are exported."""

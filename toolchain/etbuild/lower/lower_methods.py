@@ -16,7 +16,7 @@ from executorch.exir.delegate import executorch_call_delegate
 from executorch.exir.graph_module import get_control_flow_submodules
 from torch.export import ExportedProgram
 
-from etbuild import backends, workarounds
+from etbuild import backends, plugins, workarounds
 from etbuild.backends import EdgeRequirements
 from etbuild.errors import BuildError, DocumentPath, Problem
 from etbuild.exception_text import first_cause, hints, shortened, summary
@@ -82,6 +82,7 @@ def _lowered(
     methods, workaround = sorted(programs), workarounds.of_lowering()  # the order of methods changes the bytes
     for name in methods:
         named_data.tag_placeholders(programs[name], shards)
+        plugins.load("edges", "facts").note(programs[name])
         of_method = [backends.get(backend) for backend in _backends(lower_plan, name)]
         workaround.change_exported(
             programs[name],

@@ -25,7 +25,7 @@ from etbuild.lower import named_data
 from etbuild.lower.partition_counts import operator_name
 from etbuild.model.tensor_bytes import dtype_name
 from etbuild.patching import replaced
-from etbuild.results import GraphNode, GraphWeight, MethodGraph
+from etbuild.results import GRAPH_NOTES, GraphNode, GraphWeight, MethodGraph
 
 _WHY_NOT = "etbuild_why_not"  # the key in a node's `meta` for messages of partitioners about it
 _SETTINGS = ("axis", "block_size", "group_size", "input_dtype", "dtype", "quant_min", "quant_max")
@@ -78,6 +78,8 @@ def describe(program: ExportedProgram) -> MethodGraph:
     """
     described = _Described()
     described.walk(program, {}, None)
+    for node in program.graph.find_nodes(op="placeholder"):
+        described.graph.update(node.meta.get("custom", {}).get(GRAPH_NOTES, {}))
     return described.graph
 
 

@@ -19,7 +19,7 @@ from etbuild.manifest.sections import Manifest
 _GROUP = "manifest_section"
 _PLACES = (
     *("model.huggingface", "model.adapters", "methods.*.adapter", "defaults.quantize", "methods.*.quantize", "recipe"),
-    *("for", "metadata", "samples", "methods.*.samples", "checks.agreement", "tokenizer"),
+    *("for", "metadata", "samples", "methods.*.samples", "methods.*.io", "checks.agreement", "tokenizer"),
     *("tests", "checks.compare", "checks.max_error", "checks.metric", "checks.min_sqnr", "checks.text", "qualify"),
 )
 """The places that plug-ins give their meaning."""

@@ -109,6 +109,7 @@ class Method(TypedDict, total=False):
     samples: str
     partitioners: list[str | BackendEntry]
     memory_planning: MemoryPlanning
+    io: Any
 
 
 class Defaults(TypedDict, total=False):

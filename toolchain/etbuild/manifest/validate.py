@@ -267,7 +267,7 @@ def _check_program(method: sections.Method, path: DocumentPath) -> Iterator[Prob
     yield from file_names.check_input(name, (*path, "program"))
     if not name.endswith(tuple(plugins.group("method_source"))):
         yield Problem(f"`{name}` is not a .pt2 file", (*path, "program"), "torch.export.save writes them")
-    for key in (*example_inputs.KEYS, "entry", "adapter", "strict", "quantize", "samples"):
+    for key in (*example_inputs.KEYS, "entry", "adapter", "strict", "quantize", "samples", "io"):
         if key in method:
             hint = "the method in the file is already exported: set this when you export it"
             yield Problem(f"`{key}` does not go with `program`", (*path, key), hint, at_key=True)
@@ -280,9 +280,17 @@ def _check_constant_methods(constants: dict[str, object], methods: Collection[st
             yield Problem(
                 f"`{name}` is also the name of a method", ("constant_methods", name), "choose another name", at_key=True
             )
+        if isinstance(value, dict) and len({"factory", "schema"} & value.keys()) != 1:
+            yield Problem("write one of `factory` and `schema`", ("constant_methods", name), "for example schema: NAME")
+        for form, hint in unknown(_form(value), plugins.group("constant_schema")):
+            yield Problem(f"there is no form `{form}` of a schema", ("constant_methods", name, "schema"), hint)
         for number in value if isinstance(value, list) else [value]:
             if isinstance(number, int) and not low <= number <= high:
                 yield Problem(f"{number} does not fit into 64 bits", ("constant_methods", name))
+
+
+def _form(value: object) -> list[str]:
+    return [value["schema"]] if isinstance(value, dict) and "schema" in value else []
 
 
 def _check_named_data(named_data: dict[str, sections.NamedData]) -> Iterator[Problem]:

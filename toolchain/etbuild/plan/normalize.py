@@ -24,7 +24,8 @@ def normalized(manifest: Manifest) -> dict[str, object]:
     manifest = plugin_sections.normalized(manifest)
     model = manifest.get("model", {})
     adapters = model.get("adapters", {})
-    tokenizer = manifest.get("tokenizer", [])
+    tokenizer, constants = manifest.get("tokenizer", []), manifest.get("constant_methods", {})
+    schemas = {name: each["schema"] for name, each in constants.items() if isinstance(each, dict) and "schema" in each}
     plan: dict[str, object] = {
         "schema": PLAN_SCHEMA,
         "name": manifest["name"],
@@ -35,7 +36,7 @@ def normalized(manifest: Manifest) -> dict[str, object]:
         },
         "methods": {name: _method(name, method, manifest) for name, method in manifest["methods"].items()},
         "recipe": manifest.get("recipe"),
-        "constant_methods": manifest.get("constant_methods", {}),
+        "constant_methods": {name: value for name, value in constants.items() if name not in schemas},
         "named_data": {
             tag: {**entry, "parameters": sorted(entry["parameters"]), "adapter": tag in adapters}
             for tag, entry in manifest.get("named_data", {}).items()
@@ -50,6 +51,7 @@ def normalized(manifest: Manifest) -> dict[str, object]:
         "report": manifest.get("report", {}),
         "checks": manifest.get("checks", {}),
         **({"tokenizer": tokenizer if isinstance(tokenizer, list) else [tokenizer]} if tokenizer else {}),
+        **({"constant_schemas": schemas} if schemas else {}),
         **{key: value for key, value in manifest.items() if key in ("for", "metadata", "runner")},
     }
     return dict(json.loads(canonical_json(plan)))

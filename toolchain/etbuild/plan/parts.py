@@ -653,7 +653,7 @@ class ExportMethod(Part):
         samples: A name in `samples`. The first of these stands for missing `example_inputs`. For example `photos`.
     """
 
-    _LEFT_OUT = ("adapter", "samples")
+    _LEFT_OUT: ClassVar[tuple[str, ...]] = ("adapter", "samples")
 
     program: kinds.InputName | None
     entry: kinds.Entry
@@ -745,8 +745,11 @@ class Method(ExportMethod, definition="method", needs=()):
         memory_planning: Overrides `executorch.memory_planning` for this method.
     """
 
+    _LEFT_OUT: ClassVar[tuple[str, ...]] = (*ExportMethod._LEFT_OUT, "io")
+
     partitioners: Annotated[Partitioners, Says(default=...)] = ()
     memory_planning: MemoryPlanning = MemoryPlanning()
+    io: Annotated[Any, PluginKeys("methods.io")] = None
 
     @property
     def of_lowering(self) -> LowerMethod:

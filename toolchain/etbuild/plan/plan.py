@@ -67,6 +67,7 @@ class Plan(Lowered):
         methods: The methods by name.
         recipe: ExecuTorch's export recipe.
         constant_methods: The values of constant methods by name, or the callables that compute them.
+        constant_schemas: The constant methods that describe all methods, by name, each with the form of its text.
         named_data: The weights outside the program, by tag.
         custom_ops: Operators that do not belong to PyTorch.
         passes: Callables that change methods or return passes.
@@ -83,7 +84,7 @@ class Plan(Lowered):
 
     SCHEMA = PLAN_SCHEMA
     DEFINITION = "plan#plan"
-    _LEFT_OUT = ("metadata", "runner", "tokenizer", "applications")
+    _LEFT_OUT = ("metadata", "runner", "tokenizer", "applications", "constant_schemas")
     _KEYS = {"applications": "for"}
 
     name: ProgramName
@@ -102,6 +103,7 @@ class Plan(Lowered):
     runner: str | None = None
     tokenizer: Names | None = None
     metadata: Metadata | None = None
+    constant_schemas: dict[str, str] = {}
     applications: Annotated[tuple[Annotated[Any, PluginKeys("for")], ...], Says(one=True)] = ()
 
     @property
@@ -166,6 +168,7 @@ class Plan(Lowered):
         used += [("module_source", self.model.plugin)] if self.model.plugin is not None else []
         used += [("export_recipe", "executorch")] if self.recipe is not None else []
         used += [("runner", self.runner)] if self.runner is not None else []
+        used += [("constant_schema", form) for form in self.constant_schemas.values()]
         used += [("quantizer", "torchao")] if self.export_plan.quantizes else []
         used += [("tensor_file", "packed")] if self.export_plan.may_be_packed else []
         files = [entry.file for entry in self.model.weights]

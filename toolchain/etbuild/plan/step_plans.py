@@ -192,6 +192,7 @@ class ExportPlan(Document):
         recipe: ExecuTorch's export recipe.
         passes: Callables that change a method after its export.
         constant_methods: The constant methods whose values a callable computes, by name.
+        constant_schemas: The constant methods that describe all methods, by name, each with the form of its text.
         lowering_callables: Callables whose sources lowering needs, sorted.
         adapters: The declared file with the configuration of each adapter, by the adapter's name.
         runner: The contract of the runner that runs the program; None if there is none.
@@ -199,7 +200,7 @@ class ExportPlan(Document):
 
     SCHEMA = "executorch-export-plan/v1"
     DEFINITION = "plan#exportPlan"
-    _LEFT_OUT = ("runner", "adapters")
+    _LEFT_OUT = ("runner", "adapters", "constant_schemas")
 
     model: ModuleSource
     leaves_weights: bool
@@ -212,6 +213,7 @@ class ExportPlan(Document):
     lowering_callables: Names
     adapters: dict[Identifier, str] = {}
     runner: Runner | None = None
+    constant_schemas: dict[str, str] = {}
 
     @property
     def quantizes(self) -> bool:

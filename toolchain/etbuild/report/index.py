@@ -42,6 +42,8 @@ def index(
         "artifacts": [*lowering["artifacts"], *(artifact.facts() for artifact in reported)],
         "named_data": _named_data(plan, lowering["artifacts"]),
     }
+    if edges := {name: graph["edges"] for name, graph in sorted(lowering["graphs"].items()) if "edges" in graph}:
+        made["edges"] = edges
     if lowering["with_weights"]:
         made["with_weights"] = lowering["with_weights"]
     for part in parts:

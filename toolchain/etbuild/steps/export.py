@@ -10,7 +10,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from etbuild import notes
+from etbuild import notes, plugins
+from etbuild.errors import InputError
 from etbuild.guard import children
 from etbuild.inputs.given import Given
 from etbuild.inputs.source_lines import SourceLines
@@ -102,12 +103,16 @@ def _export(
                 modules = Modules(root, export_plan, deferred=export_plan.leaves_weights)
                 try:
                     programs = export_methods(export_plan, modules, context)
+                    computed |= _schemas(export_plan, programs)
                     lines = SourceLines.of_programs(programs, active_finder().name_of)
                     new = archive.NewExport(root, programs, computed, used, lines, modules.recipe_of)
                     archive.write(directory, export_plan, new)
                 except (archive.CannotSave, quantizers.CannotDefer) as error:
                     reason = str(error)
     if reason is not None:
+        if missing := export_plan.constant_schemas.keys() - computed.keys():
+            message = f"the methods are not exported before they are lowered: {reason}"
+            raise InputError.at(("constant_methods", min(missing)), message, "write the text itself, or a `factory`")
         print(
             f"note: the methods are exported again when they are lowered, with their weights: {reason}", file=sys.stderr
         )
@@ -130,6 +135,12 @@ def _constants(export_plan: ExportPlan) -> dict[str, object]:
     from etbuild.export import constant_methods
 
     return constant_methods.compute(export_plan)
+
+
+def _schemas(export_plan: ExportPlan, programs: Mapping[str, ExportedProgram]) -> dict[str, object]:
+    """The constant methods that describe all methods."""
+    forms = export_plan.constant_schemas.items()
+    return {n: plugins.load("constant_schema", form)(programs, ("constant_methods", n)) for n, form in forms}
 
 
 def import_torch(stage: Stage) -> None:

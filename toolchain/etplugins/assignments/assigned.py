@@ -314,10 +314,15 @@ def results(
                 inputs,
             )
             leaves = pytree.tree_leaves(called(*arguments, **keywords))
-            results_of_calls.append(pytree.tree_map_only(torch.Tensor, torch.clone, leaves))
+            results_of_calls.append(pytree.tree_map_only(torch.Tensor, _copied, leaves))
 
     assigned_when_run(module, run, sources)
     return results_of_calls
+
+
+def _copied(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy; of a complex tensor, the pairs that a program returns."""
+    return torch.view_as_real(tensor.resolve_conj()).clone() if tensor.is_complex() else tensor.clone()
 
 
 def are_close(first: list[Any], second: list[Any]) -> bool:

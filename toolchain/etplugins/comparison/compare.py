@@ -24,6 +24,8 @@ from etplugins.comparison.graph import Graph, Rounding, buffers, is_finite, is_q
 from etplugins.comparison.hints import slow_work, states
 from etplugins.comparison.parts import MethodComparison
 from etplugins.comparison.power import Power
+from etplugins.comparison.random_values import Limits
+from etplugins.edges import facts as edges
 from etplugins.runtime import child
 from etplugins.runtime.program_files import ProgramFiles
 from etplugins.runtime.session import Session
@@ -70,6 +72,21 @@ class ComparedMethod:
     settings: MethodComparison
     weights: Mapping[str, torch.Tensor] = field(default_factory=dict)
     samples: Sequence[tuple[str, list[Any]]] = ()
+
+    def numbers(self, outputs: Sequence[Any]) -> Sequence[Any]:
+        """Outputs as numbers, where integers stand for them: they differ by a step where rounding differs."""
+        found = self._edges[1]
+        return edges.dequantized(outputs, found) if any(found) else outputs
+
+    @property
+    def ranges(self) -> Sequence[Limits | None]:
+        """The ranges of its inputs, in integers where these stand for numbers."""
+        pairs = zip_longest(self.settings.ranges, self._edges[0][: len(self.settings.ranges)])
+        return [edges.limits(each, edge) for each, edge in pairs] if any(self._edges[0]) else self.settings.ranges
+
+    @cached_property
+    def _edges(self) -> tuple[edges.Edges, edges.Edges]:
+        return edges.of_program(self.program)
 
 
 @dataclass(frozen=True)
@@ -190,7 +207,7 @@ class Comparison:
                 return wrong
             self._used[method.name] = used
             slow = slow_work(method.program, self._files.facts["methods"][method.name]["operators"])
-            chooser = Calls(method.program, method.examples, method.settings.ranges, coverages[method.name], slow)
+            chooser = Calls(method.program, method.examples, method.ranges, coverages[method.name], slow)
             self._choosers[method.name] = chooser
             calls.append(zip(repeat(method), chain(self._of_samples(method, work, used), chooser.chosen(work, used))))
             if used > work:
@@ -206,6 +223,21 @@ class Comparison:
         if wrong is None:
             self._note_power(work)
         return wrong
+
+    def call_exported(self, work: int) -> None:
+        """Calls the exported methods with their example inputs and samples, without the program.
+
+        Args:
+            work: How many numbers the operators of a method may read and write after its first call.
+        """
+        graphs = self._graphs()
+        for method in self._methods:
+            outputs, used = graphs[method.name].call(method.examples)
+            self._note(method, FIRST, [*method.examples], outputs, {})
+            for call in self._of_samples(method, work, used):
+                for leaves in call.inputs:
+                    outputs, _ = graphs[method.name].call(leaves)
+                    self._note(method, call.name, leaves, outputs, {})
 
     def _of_samples(self, method: ComparedMethod, work: int, used: int) -> Iterator[ComparedCall]:
         """Yields the calls with the samples: the first one, and as many as the work allows."""
@@ -295,7 +327,8 @@ class Comparison:
             if _NO_MEMORY in str(error):
                 raise CannotRun(f"{_WITHOUT_MEMORY} in {call.name}") from error
             return self._of_call(method, f"{error} (in {call.name})", "runtime"), work
-        found = self._wrong(actual, expected, method, lambda sample: sample.outputs)
+        numbers, wanted = map(method.numbers, (actual, expected))
+        found = self._wrong(numbers, wanted, method, lambda each: method.numbers(each.outputs))
         if not found and (laid := layout.wrong(actual, expected)):
             return self._of_call(method, f"{_DIFFERS} {call.name}: {chr(10).join(laid)}", "layout"), work
         if found:
@@ -304,7 +337,7 @@ class Comparison:
             wrong = self._of_call(method, f"{differs} {call.name}: {chr(10).join(found)}")
             return replace(wrong, overflows=node), work
         worst, count = self.agreement.get(method.name, (math.inf, 0))
-        ratio = math.inf if call.is_extreme else accuracy.worst_ratio(actual, expected)
+        ratio = math.inf if call.is_extreme else accuracy.worst_ratio(numbers, wanted)
         self.agreement[method.name] = min(worst, ratio), count + 1
         return None, work
 

@@ -125,10 +125,13 @@ class ComparedMethods:
         from torch.utils import _pytree as pytree
 
         from etplugins.comparison import layout
+        from etplugins.edges import facts as edges
 
         found, path = [], ("methods", name, "samples")
+        at_edges, _ = edges.of_program(program)
         for sample in plugins.load("samples", "files").read(samples, path, self.context):
             leaves, form = pytree.tree_flatten((sample.inputs, {}))
+            leaves = edges.quantized(leaves, at_edges) if len(leaves) == len(at_edges) else leaves
             wrong = layout.misfit(leaves, program) if form == program.call_spec.in_spec else "it has other inputs"
             if wrong is not None:
                 raise InputError.at(path, f"`{sample.name}` does not fit the method: {wrong}")

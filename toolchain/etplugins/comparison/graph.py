@@ -430,9 +430,15 @@ def with_state(program: ExportedProgram, state: Mapping[str, torch.Tensor]) -> t
 
 
 def outputs_of(result: Any) -> list[Any]:
-    """The result of a method as a flat list, in the order of the program's outputs."""
+    """The result of a method as a flat list, in the order of the program's outputs. A complex one is a tensor of
+    pairs."""
     leaves = pytree.tree_leaves(result, is_leaf=lambda value: value is None)
+    leaves = [torch.view_as_real(each.resolve_conj()) if _is_complex(each) else each for each in leaves]
     return [value.detach().clone() if isinstance(value, torch.Tensor) else value for value in leaves]
+
+
+def _is_complex(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_complex()
 
 
 def is_finite(value: Any) -> bool:

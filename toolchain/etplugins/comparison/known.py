@@ -68,6 +68,7 @@ class Group:
         plan: The plan for comparing them by themselves.
         scratch: A directory for files of the comparison. `made` makes it.
         with_model: Whether one of them is compared with the model, too.
+        runs: Whether the runtime here can run them; otherwise only the exported methods are called.
         program: The digest of their part of the program. Empty if it is unknown.
         of_runtime: The notes of the comparison with the exported methods, by method; None before it.
         of_model: The same of the comparison with the model.
@@ -77,6 +78,7 @@ class Group:
     plan: ComparePlan
     scratch: Path
     with_model: bool
+    runs: bool = True
     program: str = ""
     of_runtime: dict[str, str] | None = None
     of_model: dict[str, str] | None = None
@@ -84,9 +86,9 @@ class Group:
     _fetched: set[str] = field(default_factory=set)
 
     @classmethod
-    def made(cls, plan: ComparePlan, scratch: Path, with_model: bool) -> Group:
+    def made(cls, plan: ComparePlan, scratch: Path, with_model: bool, runs: bool = True) -> Group:
         """Makes the directory for files of the comparison."""
-        group = cls(plan, scratch, with_model)
+        group = cls(plan, scratch, with_model, runs)
         for directory in (scratch, group._place(_RUNTIME), group._place(_MODEL)):
             directory.mkdir()
         return group

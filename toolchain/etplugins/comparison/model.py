@@ -18,6 +18,7 @@ from etplugins.comparison.eager import EagerMethod
 from etplugins.comparison.graph import is_quantized
 from etplugins.comparison.hints import states
 from etplugins.comparison.parts import Tolerance
+from etplugins.edges import facts as edges
 
 
 @dataclass(frozen=True)
@@ -28,16 +29,18 @@ class ExportedForm:
         inputs: How its inputs belong together.
         is_quantized: Whether it has operators that quantize.
         has_states: Whether it changes buffers.
+        edges: The numbers that its inputs, and its outputs, stand for.
     """
 
     inputs: TreeSpec
     is_quantized: bool
     has_states: bool
+    edges: tuple[edges.Edges, edges.Edges] = ((), ())
 
     @classmethod
     def of(cls, program: ExportedProgram) -> ExportedForm:
         """The form of a method."""
-        return cls(program.call_spec.in_spec, is_quantized(program), bool(states(program)))
+        return cls(program.call_spec.in_spec, is_quantized(program), bool(states(program)), edges.of_program(program))
 
 
 class ModelComparison:
@@ -81,10 +84,12 @@ class ModelComparison:
         ]
         last = max((number for number, each in enumerate(judged, 1) if each), default=0)
         for number, (name, label, leaves, exported) in enumerate(calls[:last], 1):
-            expected = self._outputs(name, label, leaves)
+            taken, exported = self._numbers(name, leaves, exported)
+            expected = self._outputs(name, label, taken)
             if self._forms[name].is_quantized:
-                is_last = number == ends.get(name, number)
-                wrong = self._wrong_quantization(calls[:number], expected, is_last) if judged[number - 1] else None
+                is_last, last_call = number == ends.get(name, number), (name, label, taken, exported)
+                made = [*calls[: number - 1], last_call]
+                wrong = self._wrong_quantization(made, expected, is_last) if judged[number - 1] else None
             elif expected is None:
                 continue
             else:
@@ -94,6 +99,13 @@ class ModelComparison:
             if wrong is not None:
                 return wrong
         return None
+
+    def _numbers(self, name: str, leaves: list[Any], outputs: list[Any]) -> tuple[list[Any], list[Any]]:
+        """The inputs and outputs of a call as the model has them: quantizing a method may have made them integers."""
+        if name not in self._calibrated or not any(map(any, self._forms[name].edges)):
+            return leaves, outputs
+        of_inputs, of_outputs = self._forms[name].edges
+        return edges.dequantized(leaves, of_inputs), edges.dequantized(outputs, of_outputs)
 
     @cached_property
     def _exported(self) -> Comparison:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from executorch.exir._serialize._program import PTEFile
-from executorch.exir.schema import BackendDelegate, DataLocation, ExecutionPlan, Tensor
+from executorch.exir.schema import BackendDelegate, DataLocation, ExecutionPlan, Tensor, TensorDataLocation
 from executorch.exir.tensor import get_scalar_type
 
 from etbuild.files import flatbuffer, program_file
@@ -61,10 +61,13 @@ class _Part:
         return [type(value).__name__, *fields.values()]
 
     def _content_of(self, tensor: Tensor) -> object:
-        """The initial content of a tensor. All mutable data counts for a tensor that has some.
+        """The initial content of a tensor; None if it has none here. All mutable data counts for a tensor that has some.
 
-        A constant ends where the next one begins, so a part of the file has zeros after the elements.
+        A tensor of a `.ptd` has its name in the program, and the caller counts those files. A constant ends where the next one begins, so a part of the file has zeros after the elements.
         """
+        info = tensor.extra_tensor_info
+        if info is not None and info.location == TensorDataLocation.EXTERNAL:
+            return None
         if tensor.allocation_info is None:
             size = math.prod(tensor.sizes) * get_scalar_type(tensor.scalar_type).itemsize
             return _sha256(self._file.program.constant_buffer[tensor.data_buffer_idx].storage[:size])

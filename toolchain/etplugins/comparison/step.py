@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 RESULT = "comparison.json"
 _LARGEST_BYTES = 1 << 31
 """The largest size of files and planned memory together. The runtime needs as much again, beside the build."""
+_ELSEWHERE, _LIMITED = "the build cannot run", "the runtime here cannot run all of it"
+_CANNOT_RUN = (f"{NOT} {_ELSEWHERE}", f"{NOT} {_LIMITED}")
+"""Begin the notes about methods that only another machine can run. Their quantization is judged all the same."""
 _LEAVE_OUT = "if the application has kernels of its own, `checks.compare` can leave the method out with a reason"
 
 
@@ -125,10 +129,12 @@ def compare(
             and the operator where the difference begins.
     """
     left_out, agreement = _left_out(job.plan, built), Agreement()
-    if left_out.keys() != job.plan.methods.keys():
-        wanted = [name for name in sorted(job.plan.methods) if name not in left_out]
-        found, agreement = _compare(job, witness, built, wanted, scratch, known)
-        left_out = {**left_out, **found}
+    wanted = [name for name in sorted(job.plan.methods) if name not in left_out]
+    calibrated = [name for name in witnesses(job.plan) if job.plan.exported.methods[name].quantized_after_export]
+    judged = [name for name in calibrated if left_out.get(name, "").startswith(_CANNOT_RUN)]
+    if wanted or judged:
+        found, agreement = _compare(job, witness, built, wanted, judged, scratch, known)
+        left_out = _joined(left_out, found)
     notes = [f"`{name}` {what}" for name, what in sorted(left_out.items())]
     message = {"message": "\n".join(notes)} if notes else {}
     said = canonical_json({"version": 1, "data": {"status": "success", **message}})
@@ -152,9 +158,9 @@ def _left_out(plan: ComparePlan, built: Built) -> dict[str, str]:
         if settings.leave_out is not None:
             found[name] = settings.leave_out
         elif elsewhere:
-            found[name] = f"the build cannot run {elsewhere[0]}"
+            found[name] = f"{_ELSEWHERE} {elsewhere[0]}"
         elif name in limits:
-            found[name] = f"the runtime here cannot run all of it: {limits[name]}"
+            found[name] = f"{_LIMITED}: {limits[name]}"
         elif not plan.memory_planning[name].alloc_mutable_buffers:
             found[name] = "the application has the memory for its buffers"
         elif built.size + sum(method["memory"]) > _LARGEST_BYTES:
@@ -167,20 +173,23 @@ def _compare(
     witness: Witness,
     built: Built,
     wanted: list[str],
+    judged: list[str],
     scratch: Path,
     known: Known | None,
 ) -> tuple[dict[str, str], Agreement]:
-    """Compares the program with the exported methods, and those with the model. Returns notes and figures, by
-    method."""
+    """Compares the program with the exported methods, and those with the model. Of the methods in `judged`, only the
+    exported ones are called. Returns notes and figures, by method."""
     if job.options.jobs > 1:
         witness.start()
-    groups = [*_groups(job.plan, built.files, wanted, scratch)]
+    groups = [*_groups(job.plan, built.files, wanted, scratch)] if wanted else []
+    run = len(groups)
+    groups += [Group.made(job.plan.of_methods([name]), scratch / name, True, runs=False) for name in judged]
     with opened_export(job, witness.used) as (saved, context):
         runs_others = saved.export_plan is not None or runs_code_of_others(job.plan, saved)
         runs_others = runs_others or any(method.samples for method in job.plan.exported.methods.values())  # a loader
         if known is not None:
             import_all(job.options)
-            for group, part in zip(groups, _parts(built, groups), strict=True):
+            for group, part in zip(groups[:run], _parts(built, groups[:run]), strict=True):
                 group.fetch(known, part, sources=runs_others)
         if left := [group for group in groups if group.of_runtime is None]:
             programs = functools.partial(_compare_programs, job, saved, context, witness.examples, built, left)
@@ -290,6 +299,8 @@ def _first_wrong(exported: ComparedMethods, methods: Group, files: ProgramFiles)
     group, skipped = exported.methods(methods.names)
     if not group:
         return {"wrong": None, "notes": skipped, "agreement": {}}
+    if not methods.runs:
+        return _without_runtime(exported, methods, group)
     of_group = {method.name: files.method(method.name) for method in group}
     try:
         only = replace(files, facts={**files.facts, "methods": of_group})
@@ -308,6 +319,18 @@ def _first_wrong(exported: ComparedMethods, methods: Group, files: ProgramFiles)
     if of_group.keys() & witnesses(exported.job.plan):
         notes = _joined(notes, write_calls(methods.calls, group, comparison.calls))
     return {"wrong": None, "notes": {**skipped, **notes}, "agreement": of_runtime(comparison.agreement)}
+
+
+def _without_runtime(exported: ComparedMethods, methods: Group, group: Sequence[ComparedMethod]) -> _Found:
+    """Calls exported methods that the runtime here cannot run, for the comparison with the model."""
+    from etplugins.comparison.compare import Comparison
+
+    comparison = Comparison(group)
+    with suppress(Exception):  # an operator may have no kernel in PyTorch either
+        comparison.call_exported(exported.job.plan.work)
+        notes = write_calls(methods.calls, group, comparison.calls)
+        return {"wrong": None, "notes": notes, "agreement": {}}
+    return {"wrong": None, "notes": {}, "agreement": {}}
 
 
 def _problem(exported: ComparedMethods, wrong: Wrong, *, search: bool) -> Problem:

@@ -47,8 +47,16 @@ class CortexM(BuiltInBackend):
         )
         from executorch.backends.cortex_m.quantizer.quantizer import CortexMQuantizer
 
+        from etplugins.microcontrollers.layouts import channels_last
+
         config = INT16_PER_TENSOR_CONFIG if options.get("activations") == "int16" else INT8_PER_TENSOR_CONFIG
-        return CortexMQuantizer(config, use_explicit_layout=options.get("explicit_layout", False))
+        explicit = options.get("explicit_layout", False)
+        quantizer = CortexMQuantizer(config, use_explicit_layout=explicit)
+        if explicit:
+            return quantizer
+        transform = quantizer.transform_for_annotation
+        quantizer.transform_for_annotation = lambda model: channels_last(transform(model))
+        return quantizer
 
 
 class Cadence(BuiltInBackend):

@@ -9,7 +9,7 @@ from etbuild.errors import DocumentPath, Problem, did_you_mean
 from etbuild.manifest import file_names, partitioners
 from etbuild.manifest.partitioners import at_name, name_and_options
 from etbuild.manifest.plugin_sections import Section
-from etbuild.manifest.sections import BackendEntry, Manifest, Partitioners
+from etbuild.manifest.sections import BackendEntry, Manifest, Method, Partitioners
 from etplugins.quantize.parts import CONFIGS
 from etplugins.quantize.sections import Pt2e, Quantize, Torchao
 
@@ -24,6 +24,7 @@ class QuantizeSection(Section):
         for name, method in manifest.get("methods", {}).items():
             yield from _check_quantize(method.get("quantize"), ("methods", name, "quantize"), has_recipe)
         yield from _check_samples(manifest)
+        yield from _check_io(manifest)
         yield from _check_quantizers_fit(manifest)
 
     def backends(self, manifest: Manifest) -> Iterator[str]:
@@ -38,6 +39,7 @@ class QuantizeSection(Section):
         defaults, methods = manifest.get("defaults", {}), manifest["methods"]
         if "quantize" in defaults:
             defaults = {**defaults, "quantize": _normalized(defaults["quantize"])}
+        methods = {name: _with_io(method, defaults.get("quantize")) for name, method in methods.items()}
         methods = {
             name: {**method, "quantize": _normalized(method["quantize"])} if "quantize" in method else method
             for name, method in methods.items()
@@ -52,6 +54,24 @@ def _normalized(quantize: Quantize | None) -> object:
     calibration = quantize["pt2e"].get("calibration", "example_inputs" if "quantizers" in quantize["pt2e"] else None)
     pt2e = {**quantize["pt2e"], "calibration": {} if calibration == "example_inputs" else calibration}
     return {**quantize, "pt2e": pt2e}
+
+
+def _with_io(method: Method, inherited: Quantize | None) -> Method:
+    """A method that has its `io` where plans have it: in its `quantize`."""
+    quantize = method.get("quantize", inherited)
+    if "io" not in method or quantize is None or "pt2e" not in quantize:
+        return method
+    return {**method, "quantize": {**quantize, "pt2e": {**quantize["pt2e"], "io": method["io"]}}}
+
+
+def _check_io(manifest: Manifest) -> Iterator[Problem]:
+    """Checks that a method with `io` is quantized by PT2E."""
+    defaults = manifest.get("defaults", {}).get("quantize")
+    for name, method in manifest.get("methods", {}).items():
+        if "io" in method and "program" not in method and "pt2e" not in (method.get("quantize", defaults) or {}):
+            hint = "write for example `quantize: {pt2e: {quantizers: [xnnpack]}}`, or remove `io`"
+            message = f"`io` needs `quantize` with `pt2e` for the method `{name}`: only then it computes with integers"
+            yield Problem(message, ("methods", name, "io"), hint, at_key=True)
 
 
 def _check_samples(manifest: Manifest) -> Iterator[Problem]:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from etbuild.errors import DocumentPath
 from etbuild.plan import kinds
 from etbuild.plan.kinds import Names, Options
-from etbuild.plan.part import NULLABLE, Part, PluginKeys, Says
+from etbuild.plan.part import NULLABLE, PLAN_ONLY, Part, PluginKeys, Says
 from etbuild.plan.parts import BackendEntry, FactoryCall, Partitioner
 
 CONFIGS = {"8da4w": 32, "8da8w": None, "int4": 32, "int8": None, "packed": None}
@@ -143,6 +143,25 @@ class QuantizePasses(Part):
 QUANTIZE_HOOKS = QuantizePasses._FIELDS
 
 
+Integers = Annotated[Literal["int8", "uint8", "int16"] | None, Says(default=...)]
+
+
+class Io(Part, definition="io", minProperties=1):
+    """The types of a quantized method's inputs and outputs. The index, and the C++ class of `etbuild cpp`, have their
+    scales and zero points. For example `{inputs: int8, outputs: int8}`.
+
+    Attributes:
+        inputs: The type of the inputs that were floating-point numbers. Without it, the method quantizes its inputs
+            itself. For example `int8`.
+        outputs: The type of the outputs that were floating-point numbers. For example `int8`.
+    """
+
+    _LEFT_OUT = ("inputs", "outputs")
+
+    inputs: Integers = None
+    outputs: Integers = None
+
+
 class Pt2e(Part, definition="pt2e"):
     """PyTorch 2 Export quantization: quantizers select the operators, and calibration or training finds the scales. For
     example `{quantizers: [{backend: xnnpack, options: {per_channel: true}}], calibration: {factory:
@@ -160,12 +179,16 @@ class Pt2e(Part, definition="pt2e"):
             torch.fx.GraphModule. For example `"training:fit"`.
         passes: Callables in the declared sources that take the method's torch.fx.GraphModule and return one, by the
             point at which they are called. For example `{post_convert: ["passes:fold"]}`.
+        io: The `io` of the method.
     """
+
+    _LEFT_OUT = ("io",)
 
     quantizers: Annotated[tuple[Partitioner, ...], Says(minItems=1, default=...)] = ()
     calibration: Calibration | None = None
     qat: kinds.CallableName | None = None
     passes: QuantizePasses = QuantizePasses()
+    io: Annotated[Io | None, PLAN_ONLY] = None
 
     @property
     def callables(self) -> Iterator[str]:

@@ -22,14 +22,18 @@ from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e, 
 from torchao.quantization.pt2e.quantizer import ComposableQuantizer, Quantizer
 
 from etbuild import backends, switches
+from etbuild.backends.backend import BuiltInBackend
 from etbuild.errors import BuildError, DocumentPath, InputError
 from etbuild.export.quantizers import MethodQuantization
 from etbuild.inputs.step_context import StepContext
 from etbuild.inputs.user_code import load_callable, wrap_user_error
 from etbuild.model.module import named_tensors
+from etplugins.edges import facts as edges
 from etplugins.quantize import calibration
 from etplugins.quantize.calibration import Batches
-from etplugins.quantize.parts import QUANTIZE_HOOKS, Calibration, OwnInputs, Pt2e, Quantize
+from etplugins.quantize.confined import Limits, confine, forget_kinds
+from etplugins.quantize.integers import change_edges
+from etplugins.quantize.parts import QUANTIZE_HOOKS, Calibration, Io, OwnInputs, Pt2e, Quantize
 
 if TYPE_CHECKING:
     from executorch.export import QuantizationRecipe
@@ -63,6 +67,7 @@ class Quantization:
         fold: Whether weights are stored quantized; otherwise an operator in the graph quantizes them.
         dynamic_batch: Whether batches may have another size in the first dimension than the example inputs.
         path: The document path of the quantizers.
+        io: The types of inputs and outputs, and the document path of the method; None if they are floats.
     """
 
     quantizer: Quantizer
@@ -71,6 +76,7 @@ class Quantization:
     fold: bool
     dynamic_batch: bool
     path: DocumentPath
+    io: tuple[Io, DocumentPath] | None = None
 
     @property
     def trains(self) -> bool:
@@ -85,6 +91,10 @@ class Quantization:
     def quantize(self, graph_module: GraphModule, written: set[str]) -> GraphModule:
         """Quantizes the method: see `quantize_method`."""
         return quantize_method(graph_module, self, written)
+
+    def arguments(self, given: tuple[Any, ...], graph_module: GraphModule) -> tuple[Any, ...]:
+        """The positional inputs of the quantized graph: integers where `io` says so."""
+        return edges.arguments(graph_module, given)
 
 
 def of_method(
@@ -125,6 +135,7 @@ def from_plan(pt2e: Pt2e, arguments: tuple[Any, ...], path: DocumentPath, contex
         all(backends.get(entry.backend).fold_quantize for entry in pt2e.quantizers),
         False,
         (*path, "quantizers"),
+        _io(pt2e, path),
     )
 
 
@@ -158,10 +169,10 @@ def from_recipe(
         ]
         for hook in QUANTIZE_HOOKS
     }
-    quantizers = list(recipe.quantizers or [])
+    quantizers = [confine(each, Limits()) for each in recipe.quantizers or []]
     quantizer = quantizers[0] if len(quantizers) == 1 else ComposableQuantizer(quantizers)
     finds = _training(pt2e, path) or _ranges_finder(recipe, pt2e.calibration, arguments, path, context)
-    return Quantization(quantizer, finds, passes, True, recipe.dynamic_batch_size, recipe_path)
+    return Quantization(quantizer, finds, passes, True, recipe.dynamic_batch_size, recipe_path, _io(pt2e, path))
 
 
 def _ranges_finder(
@@ -187,6 +198,10 @@ def _ranges_finder(
         return Batches([arguments], path)
     with wrap_user_error(path, "the calibration inputs of the recipe"):
         return Batches([calibration.as_batch(batch) for batch in recipe.calibration_inputs_fn()], path)
+
+
+def _io(pt2e: Pt2e, path: DocumentPath) -> tuple[Io, DocumentPath] | None:
+    return None if pt2e.io is None else (pt2e.io, path[:-2])
 
 
 def _training(pt2e: Pt2e, path: DocumentPath) -> UserCallable | None:
@@ -220,7 +235,9 @@ def quantize_method(graph_module: GraphModule, quantization: Quantization, writt
     graph_module = _run_passes("pre_prepare", graph_module, quantization)
     before = _first_outputs(graph_module, quantization, written)
     with wrap_user_error(quantization.path, "preparing the method"), switches.on("quantizing"):
-        prepared = (prepare_qat_pt2e if quantization.trains else prepare_pt2e)(graph_module, quantization.quantizer)
+        prepare = prepare_qat_pt2e if quantization.trains else prepare_pt2e
+        prepared = prepare(graph_module, _keeping_names(quantization.quantizer))
+        forget_kinds(prepared)
     _check_prepared(prepared, quantization.path)
     _check_finite(prepared, quantization.path)
     _check_unchanged(before, _first_outputs(prepared, quantization, written), quantization.path)
@@ -234,7 +251,10 @@ def quantize_method(graph_module: GraphModule, quantization: Quantization, writt
     prepared = _run_passes("pre_convert", prepared, quantization)
     with wrap_user_error(quantization.path, "quantizing the method"):
         converted = _convert(prepared, quantization.fold)
-    return _run_passes("post_convert", converted, quantization)
+    converted = _run_passes("post_convert", converted, quantization)
+    if quantization.io is not None:
+        change_edges(converted, *quantization.io)
+    return converted
 
 
 def _quantizer(pt2e: Pt2e, path: DocumentPath) -> Quantizer:
@@ -249,12 +269,34 @@ def _quantizer(pt2e: Pt2e, path: DocumentPath) -> Quantizer:
         making = f"making the quantizer of `{entry.backend}`"
         with wrap_user_error(entry_path, making), backends.options_at((*entry_path, "options")):
             context = backends.QuantizerContext(pt2e.qat is not None, load)
-            quantizer = backend.create_quantizer(entry.options, context)
+            is_built_in = isinstance(backend, BuiltInBackend)
+            own = {name: value for name, value in entry.options.items() if not is_built_in or name != "operators"}
+            quantizer = backend.create_quantizer(own, context)
         if not isinstance(quantizer, Quantizer):
             message = f"the quantizer of `{entry.backend}` is {type(quantizer).__name__}, not a Quantizer"
             raise BuildError.at(entry_path, message)
-        quantizers.append(quantizer)
+        limits = Limits.of_options(entry.options if is_built_in else {}, (*entry_path, "options"))
+        quantizers.append(confine(quantizer, limits))
     return quantizers[0] if len(quantizers) == 1 else ComposableQuantizer(quantizers)
+
+
+def _keeping_names(quantizer: Quantizer) -> Quantizer:
+    """Makes a quantizer keep the names of weights: the passes of some trace the graph again, and number them."""
+    transform = quantizer.transform_for_annotation
+
+    def transform_for_annotation(model: GraphModule) -> GraphModule:
+        tensors = named_tensors(model)
+        names = {id(tensor): name for name, tensor in reversed(tensors.items())}
+        result = transform(model)
+        for node in result.graph.find_nodes(op="get_attr"):
+            value = _get(result, str(node.target))
+            name = names.get(id(value), node.target)
+            if name != node.target and _put(result, name, value):
+                node.target = name
+        return result
+
+    quantizer.transform_for_annotation = transform_for_annotation
+    return quantizer
 
 
 def _run_passes(hook: str, graph_module: GraphModule, quantization: Quantization) -> GraphModule:
@@ -445,6 +487,22 @@ def _rename(graph_module: GraphModule, node: Node, name: str) -> None:
 def _get(graph_module: GraphModule, name: str) -> Any:
     prefix, _, leaf = name.rpartition(".")
     return getattr(graph_module.get_submodule(prefix), leaf, None)
+
+
+def _put(graph_module: GraphModule, name: str, value: torch.Tensor) -> bool:
+    """Gives a tensor one more name. Returns False, and changes nothing, if something else has it."""
+    owner: torch.nn.Module = graph_module
+    *parts, leaf = name.split(".")
+    for part in parts:
+        if not isinstance(getattr(owner, part, None), torch.nn.Module):
+            owner.add_module(part, torch.nn.Module())
+        owner = getattr(owner, part)
+    if getattr(owner, leaf, value) is not value:
+        return False
+    if not hasattr(owner, leaf):
+        register = owner.register_parameter if isinstance(value, torch.nn.Parameter) else owner.register_buffer
+        register(leaf, value)
+    return True
 
 
 def _delete(graph_module: GraphModule, name: str) -> None:

@@ -51,3 +51,10 @@ class Quantize(TypedDict, total=False):
 
     torchao: list[Torchao]
     pt2e: Pt2e
+
+
+class Io(TypedDict, total=False):
+    """Data of `etplugins.quantize.parts.Io`."""
+
+    inputs: str | None
+    outputs: str | None

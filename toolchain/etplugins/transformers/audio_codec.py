@@ -4,7 +4,8 @@ codes, int64. `decode(codes)` returns the sound."""
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -51,7 +52,8 @@ def add(model: Any, settings: HuggingFace) -> Entries:
     has_scales = _SCALES in inspect.signature(decoding).parameters
 
     def encode(self: Any, waveform: torch.Tensor) -> torch.Tensor:
-        found = cls.encode(self, waveform, return_dict=True)
+        with _nothing_kept(self):
+            found = cls.encode(self, waveform, return_dict=True)
         if any(each is not None for each in getattr(found, _SCALES, None) or ()):
             message = f"`{cls.__name__}` divides each part of a sound by its loudness, which its codes do not have"
             raise InputError.at((*PATH, "task"), message, "write a factory whose `encode` returns both")
@@ -60,11 +62,25 @@ def add(model: Any, settings: HuggingFace) -> Entries:
 
     def decode(self: Any, codes: torch.Tensor) -> torch.Tensor:
         scales = {_SCALES: [None] * codes.shape[0]} if has_scales else {}
-        found = cls.decode(self, **{_CODES: codes}, **scales, return_dict=True)
+        with _nothing_kept(self):
+            found = cls.decode(self, **{_CODES: codes}, **scales, return_dict=True)
         sound: torch.Tensor = getattr(found, _SOUND)
         return sound
 
     return {"encode": encode, "decode": decode, "example_of_part": _example_of_part}
+
+
+@contextmanager
+def _nothing_kept(model: torch.nn.Module) -> Iterator[None]:
+    """Removes what layers compute and keep for later calls within this context, such as Mimi's vectors of codes. A
+    method of a program reads nothing that another one has computed."""
+    empty = [(layer, [name for name, value in vars(layer).items() if value is None]) for layer in model.modules()]
+    try:
+        yield
+    finally:
+        for layer, names in empty:
+            for name in names:
+                setattr(layer, name, None)
 
 
 def _padding(layer: Any, sound: torch.Tensor) -> int:

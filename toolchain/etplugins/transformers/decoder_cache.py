@@ -16,7 +16,6 @@ import torch
 
 from etbuild.errors import DocumentPath, InputError
 from etplugins.transformers import decoder_inputs, position_tables, state_cache, static_cache
-from etplugins.transformers.complex_pairs import as_pairs
 from etplugins.transformers.parts import DecoderCache, HuggingFace
 
 _PATH: DocumentPath = ("model", "huggingface")
@@ -133,8 +132,7 @@ def _scores(model: Any, logits: str | None, keywords: Keywords) -> Callable[...,
     def scores(self: Any, call_input: torch.Tensor, cache: Any, position: torch.Tensor) -> torch.Tensor:
         arguments = {**keywords(self, call_input, cache, position), **options}
         arguments["cache_params" if "cache_params" in parameters else "past_key_values"] = cache
-        with as_pairs():
-            result: torch.Tensor = original(self, **arguments, use_cache=True).logits
+        result: torch.Tensor = original(self, **arguments, use_cache=True).logits
         return result[:, -1] if options else result
 
     return scores

@@ -106,7 +106,7 @@ class HuggingFace(Part, needs=()):
             such as T5, with the methods `encoder` and `text_decoder`. `speech-to-text`: the same with an encoder of
             speech, such as Whisper. `image-text-to-text`: images and text, such as LLaVA, with the methods
             `vision_encoder`, `token_embedding` and `text_decoder`. `image-to-text`: as `speech-to-text`, with an image,
-            such as TrOCR. These have several methods and no cache: `zero-shot-image-classification` (`image_encoder`,
+            such as ViT with GPT-2. Several methods and no cache: `zero-shot-image-classification` (`image_encoder`,
             `text_encoder`, `scores`), `mask-generation` (`image_encoder`, `mask_decoder`) and `audio-codec` (`encoder`,
             `decoder`). The others have one method `forward`, and no cache.
             `feature-extraction`: takes tokens and returns their features, or those of the text that `pooling` says.

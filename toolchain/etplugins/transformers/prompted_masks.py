@@ -59,7 +59,8 @@ def add(model: Any, settings: HuggingFace) -> Entries:
     def decode_masks(
         self: Any, features: torch.Tensor, points: torch.Tensor, kinds: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        given = dict(zip(_INPUTS, (features, points, kinds), strict=True))
+        # transformers joins the kinds with others that are floats: ExecuTorch has no such operator for two dtypes.
+        given = dict(zip(_INPUTS, (features, points, kinds.to(points.dtype)), strict=True))
         found = original(self, **given, multimask_output=True, return_dict=True)
         return found.pred_masks, found.iou_scores
 

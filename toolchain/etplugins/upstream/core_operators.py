@@ -14,7 +14,8 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-from etplugins.upstream import constant_results, missing_operators
+from etbuild.errors import DocumentPath
+from etplugins.upstream import complex_numbers, constant_results, missing_operators
 from etplugins.upstream.graph_changes import Add, Writer, change_graphs, write
 
 _aten = torch.ops.aten
@@ -137,14 +138,17 @@ def _is_channels_last(value: torch.Tensor) -> bool:
     return kind is not None and not value.is_contiguous() and value.is_contiguous(memory_format=kind)
 
 
-def make_lowerable(program: ExportedProgram) -> None:
-    """Removes checks of booleans, replaces operators, and computes maxima and minima of sizes that have only one value.
+def make_lowerable(program: ExportedProgram, path: DocumentPath) -> None:
+    """Removes checks of booleans, replaces operators, writes complex numbers as pairs, and computes maxima and minima
+    of sizes that have only one value.
 
     For instance, `max(0, 1 - seq)` becomes 0.
 
     Args:
         program: The method. It is changed in place.
+        path: The place of the method in the manifest, for messages.
     """
+    complex_numbers.write_out(program, path)
     change_graphs(program, _remove_checks)
     constant_results.compute(program)
     write(program, _writer)

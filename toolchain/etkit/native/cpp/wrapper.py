@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,9 +71,11 @@ def header(index: Index, report: Report, namespace: str | None = None) -> str:
     files = [each for kind in ("program", "named_data") for each in index["artifacts"] if each["kind"] == kind]
     listed = ", ".join(f"{{{literal(each['file'])}, {each['size']}u}}" for each in files)
     methods = report["methods"]
-    _check_members(name, [*methods, *report["constant_methods"]])
     bodies = [_method(method, methods[method]) for method in sorted(methods)]
     constants = [text for key, value in sorted(report["constant_methods"].items()) for text in _constant(key, value)]
+    scales = [*_scales(index)]
+    _check_members(name, [*methods, *report["constant_methods"], *(member for member, _ in scales)])
+    constants += [text for _, text in scales]
     place = namespace_of(name, namespace)
     shared = str(bool(index["inputs"]["plan"].get("share_mutable_buffers"))).lower()
     own = class_name(name)
@@ -154,6 +156,19 @@ def _method(name: str, method: ReportedMethod) -> str:
     result = f"etbuild::Result<std::tuple<{outputs}>>"
     call = f"etbuild::call<{outputs}>({', '.join(arguments)})"
     return f"  // {shown}\n  {result} {_member(name)}({', '.join(parameters)}) {{\n    return {call};\n  }}\n"
+
+
+def _scales(index: Index) -> Iterator[tuple[str, str]]:
+    """Yields the members for the scales and zero points of methods, each with its name."""
+    for method, (inputs, outputs) in sorted(index.get("edges", {}).items()):
+        for kind, edges in (("input", inputs), ("output", outputs)):
+            for number, edge in enumerate(edges):
+                if edge is not None:
+                    name, scale = f"{_member(method)}_{kind}{number}", json.dumps(edge["scale"])
+                    said = f"  // An integer stands for ({kind}{number} - {name}_zero_point) * {name}_scale.\n"
+                    yield f"{name}_scale", f"{said}  static constexpr double {name}_scale = {scale};"
+                    zero_point = f"  static constexpr int32_t {name}_zero_point = {edge['zero_point']};\n"
+                    yield f"{name}_zero_point", zero_point
 
 
 def _is_tensor(value: Value) -> bool:

@@ -85,7 +85,7 @@ def bundle(tester: Tester, files: ProgramFiles, pattern: str | None = None) -> B
             left_out[case.name] = reason
             continue
         (call,) = case.calls
-        check_inputs(files, call.method, call.leaves)
+        check_inputs(files, call.method, tester.taken(call.method, call.leaves))
         number = counts.setdefault(call.method, 0)
         counts[call.method] += 1
         vectors.append(_vector(tester, files, case, number))
@@ -112,12 +112,18 @@ def _vector(tester: Tester, files: ProgramFiles, case: Case, number: int) -> Vec
     tensors = [_own(value) for value in laid_out(expected, facts["outputs"]) if isinstance(value, torch.Tensor)]
     tolerances = tester.tolerances(call, tensors)
     enough = [each.atol + each.of_largest * _largest(value) for each, value in zip(tolerances, tensors, strict=True)]
+    integers = tester.integers(call.method, tensors)
+    if any(
+        one is not other for one, other in zip(integers, tensors, strict=True)
+    ):  # in steps of the integers, and at least one
+        larger = tester.integers(call.method, [value + more for value, more in zip(tensors, enough, strict=True)])
+        enough = [max(1.0, _largest(one - other)) for one, other in zip(larger, integers, strict=True)]
     return Vector(
         method=call.method,
         number=number,
         case=case.name,
-        inputs=[_own(value) for value in laid_out(call.leaves, facts["inputs"])],
-        outputs=tensors if len(tensors) == len(expected) else None,
+        inputs=[_own(value) for value in laid_out(tester.taken(call.method, call.leaves), facts["inputs"])],
+        outputs=integers if len(tensors) == len(expected) else None,
         atol=max(enough, default=0.0),
         rtol=max((each.rtol for each in tolerances), default=0.0),
     )
@@ -157,7 +163,8 @@ def _verify(tester: Tester, files: ProgramFiles, content: bytes, vectors: Sequen
         task = f"running {vector.case}"
         try:
             actual = child.result(task, partial(_outputs, files, vector))
-            problem = "\n".join(tester.differences(vector.method, actual, vector.outputs)) if vector.outputs else ""
+            numbers, wanted = (tester.numbers(vector.method, each) for each in (actual, vector.outputs or []))
+            problem = "\n".join(tester.differences(vector.method, numbers, wanted)) if vector.outputs else ""
             # The runtime's own comparison cannot be given named data, and crashes without it.
             if not problem and vector.outputs is not None and not files.named_data:
                 problem = child.result(task, partial(_refused, files, content, vector))

@@ -104,6 +104,18 @@ class Tester:
         found: list[list[Any]] = child.result("PyTorch", partial(self._reference.run, [call]))
         return found[0]
 
+    def taken(self, method: str, leaves: Sequence[Any]) -> list[Any]:
+        """Inputs as the program takes them: see `Reference.taken`."""
+        return self._reference.taken(method, leaves)
+
+    def numbers(self, method: str, outputs: Sequence[Any]) -> list[Any]:
+        """Outputs of the program as numbers: see `Reference.numbers`."""
+        return self._reference.numbers(method, outputs)
+
+    def integers(self, method: str, outputs: Sequence[Any]) -> list[Any]:
+        """Outputs as the program returns them: see `Reference.integers`."""
+        return self._reference.integers(method, outputs)
+
     def differences(
         self, method: str, actual: Sequence[Any], expected: Sequence[Any], name: str = "output"
     ) -> list[str]:
@@ -261,9 +273,14 @@ class Tester:
         """The outputs of the program's calls, and its state after them."""
         with tempfile.TemporaryDirectory() as scratch:
             session = Session(self._files, Path(scratch))
-            outputs = [session.call(call.method, call.leaves) for call in case.calls]
+            outputs = [self._called(session, call.method, call.leaves) for call in case.calls]
             last = case.calls[-1].method
             return outputs, session.state(last, self._reference.state(last))
+
+    def _called(self, session: Session, method: str, leaves: Sequence[Any]) -> list[Any]:
+        """Calls the program with the model's inputs. Returns numbers, also where it returns integers for them."""
+        outputs = session.call(method, self._reference.taken(method, leaves))
+        return self._reference.numbers(method, outputs)
 
     def _run_eager(self, case: Case) -> tuple[list[list[Any]], dict[str, Any]]:
         outputs = self._reference.run(case.calls)
@@ -321,7 +338,7 @@ class Tester:
     def _searched(self, call: MethodCall, state: dict[str, Any], expected: list[Any]) -> str:
         name = call.method
         program = self._reference.exported(name)
-        search = self._search(program, call, state)
+        search, expected = self._search(program, call, state), self._reference.integers(name, expected)
         if not search.differences(search.in_eager(), expected):
             return search.run()
         if self._reference.has_passes:
@@ -333,7 +350,8 @@ class Tester:
 
     def _search(self, program: ExportedProgram, call: MethodCall, state: dict[str, Any]) -> Search:
         tolerance, quantized = self._tests.methods[call.method].tolerance, self._reference.is_quantized(call.method)
-        wrong = WrongCall(call.method, program, call.leaves, state, tolerance, quantized)
+        leaves = self._reference.taken(call.method, call.leaves)
+        wrong = WrongCall(call.method, program, leaves, state, tolerance, quantized)
         lines = SourceLines.of_programs({call.method: program}, active_finder().name_of)
         return Search(self._plan.lower_plan, wrong, lines)
 
@@ -422,7 +440,8 @@ class Tester:
             data = self._read(self._tests.samples[metric.samples], (*metric.path, "samples"))
         compute = load_callable(metric.factory, path)
         with tempfile.TemporaryDirectory() as scratch:
-            called = Caller(Session(self._files, Path(scratch)).call if run is None else _eager(self._reference, run))
+            call = _eager(self._reference, run) if run is not None else None
+            called = Caller(call or partial(self._called, Session(self._files, Path(scratch))))
             with wrap_user_error(path, f"`{metric.factory}`"):
                 value = compute(called, data, **metric.kwargs)
                 if isinstance(value, (str, bytes)):

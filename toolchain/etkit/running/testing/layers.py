@@ -55,7 +55,7 @@ def measure(reference: Reference, call: MethodCall) -> list[Layer]:
     with torch.no_grad():
         exact.run(*call.leaves, enable_io_processing=False)
         forced = _Forced(quantized.module(check_guards=False), _expected(exact))
-        forced.run(*call.leaves, enable_io_processing=False)
+        forced.run(*reference.taken(call.method, call.leaves), enable_io_processing=False)
     lines = SourceLines.of_programs({call.method: plain}, active_finder().name_of)
     nodes = {node.name: node for node in plain.graph.nodes}
     found = [_layer(nodes[name], ratio, call.method, lines) for name, ratio in forced.ratios.items()]

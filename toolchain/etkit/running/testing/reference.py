@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -20,6 +20,7 @@ from etbuild.plan.plan import Plan
 from etkit.local.prepared_model import Inputs, PreparedModel, made
 from etplugins.comparison.calls import UNLIMITED
 from etplugins.comparison.graph import arguments, copied, outputs_of
+from etplugins.edges import facts as edges
 
 
 @dataclass(frozen=True)
@@ -70,8 +71,30 @@ class Reference:
 
     @property
     def methods(self) -> dict[str, Inputs]:
-        """The example inputs of each method, by name."""
-        return self._as_planned.inputs
+        """The example inputs of each method, by name, as the model takes them."""
+        found = self._as_planned.inputs
+        for name in found.keys() & self._prepared.keys():
+            leaves, form = pytree.tree_flatten(found[name], is_leaf=lambda value: value is None)
+            found[name] = pytree.tree_unflatten(edges.dequantized(leaves, self._edges(name, len(leaves))[0]), form)
+        return found
+
+    def taken(self, method: str, leaves: Sequence[Any]) -> list[Any]:
+        """Inputs as the program takes them: integers where the method has edges."""
+        return edges.quantized(leaves, self._edges(method, len(leaves))[0])
+
+    def numbers(self, method: str, outputs: Sequence[Any]) -> list[Any]:
+        """Outputs of the program as numbers."""
+        return edges.dequantized(outputs, self._edges(method, len(outputs))[1])
+
+    def integers(self, method: str, outputs: Sequence[Any]) -> list[Any]:
+        """Outputs as the program returns them. The reverse of `numbers`."""
+        return edges.quantized(outputs, self._edges(method, len(outputs))[1])
+
+    def _edges(self, method: str, count: int) -> list[edges.Edges]:
+        """The edges of a method's inputs, and those of its outputs, where there are so many of them."""
+        quantized = self._prepared[method].quantized if method in self._prepared else None
+        found = edges.of_graph(quantized) if quantized is not None else ((), ())
+        return [each if len(each) == count else [None] * count for each in found]
 
     def planned(self, name: str) -> ExportMethod:
         """A method of the export plan with its dynamic shapes. For an exported program, these come from its file."""
@@ -159,8 +182,11 @@ class Reference:
                 return outputs_of(self._files_as_modules[call.method](*positional, **keywords))
             with model.modules.module_for(call.method):
                 one = model.prepared[call.method]
-                run: Callable[..., Any] = one.quantized if one.quantized is not None else root_of(one)
-                return outputs_of(run(*positional, **keywords))
+                if one.quantized is None:
+                    return outputs_of(root_of(one)(*positional, **keywords))
+                leaves, form = pytree.tree_flatten(positional)
+                given = pytree.tree_unflatten(self.taken(call.method, leaves), form)
+                return self.numbers(call.method, outputs_of(one.quantized(*given)))
 
 
 def _shapes_of(program: ExportedProgram) -> tuple[tuple[Shapes, ...], dict[str, Shapes]]:

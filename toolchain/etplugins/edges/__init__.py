@@ -1,0 +1,1 @@
+"""Edges: inputs and outputs of quantized methods that are integers, and the numbers that these stand for."""
