@@ -133,7 +133,7 @@ def test_an_action_without_a_change_builds_nothing(repository: Repository) -> No
     ],
 )
 def test_files_for_services_fit_their_schemas(schema: str, path: str) -> None:
-    command = [TOOLS / "check-jsonschema", "--builtin-schema", f"vendor.{schema}", path]
+    command = [str(TOOLS / "check-jsonschema"), "--builtin-schema", f"vendor.{schema}", path]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
 
@@ -145,7 +145,7 @@ def test_hooks_check_manifests_before_a_commit(repository: Repository, tmp_path:
     who = ("-c", "user.name=tests", "-c", "user.email=tests@example.com")
     for arguments in (["init"], ["add", "--all"], ["commit", "--message", "hooks"]):
         subprocess.run(["git", *who, *arguments], cwd=hooks, check=True, capture_output=True)
-    command = [TOOLS / "pre-commit", "try-repo", hooks, "etbuild-validate", "--all-files"]
+    command = [str(TOOLS / "pre-commit"), "try-repo", str(hooks), "etbuild-validate", "--all-files"]
     environment = {**repository.environment, "PRE_COMMIT_HOME": str(tmp_path / "home")}
 
     def checked() -> subprocess.CompletedProcess[str]:

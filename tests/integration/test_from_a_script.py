@@ -57,4 +57,6 @@ def test_a_manifest_makes_what_the_script_beside_it_makes(number: int, written: 
     )
     for name in manifest["methods"]:
         [actual], [expected] = ours.method(name)(batch), theirs.method(name)(batch)
+        assert isinstance(actual, torch.Tensor)
+        assert isinstance(expected, torch.Tensor)
         assert torch.equal(actual, expected), (actual - expected).abs().max()
