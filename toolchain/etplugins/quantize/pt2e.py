@@ -359,7 +359,7 @@ def _check_prepared(prepared: GraphModule, path: DocumentPath) -> None:
 
 
 def _check_written(prepared: GraphModule, path: DocumentPath) -> None:
-    """Fails if a write to a part of a value would be lost: where a value is observed, `convert_pt2e` gives each reader a copy."""
+    """Fails if a write to a part of a value would be lost: `convert_pt2e` copies an observed value for each reader."""
     for node in prepared.graph.find_nodes(op="call_module"):
         if isinstance(node.args[0], Node) and node.args[0].op != "call_module":
             check_writes(node, node.args[0], path)
