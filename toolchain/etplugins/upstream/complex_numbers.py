@@ -137,6 +137,9 @@ class _Rewriting:
 
     def _give(self, node: Node, result: Any) -> None:
         """Notes the pair in place of a node, or gives its real result to its users."""
+        value = node.meta.get("val")
+        if isinstance(value, torch.Tensor) and value.is_complex() is isinstance(result, Node):
+            raise self._error(node, None)  # such as a view of the same memory with another dtype
         if isinstance(result, Node):
             node.replace_all_uses_with(result)
             self._program.graph_signature.replace_all_uses(node.name, result.name)
@@ -165,6 +168,10 @@ class _Rewriting:
         if spec.kind is InputKind.USER_INPUT:
             message = f"the input `{node.name}` is complex, and a program takes real tensors"
             hint = "take a pair, a tensor whose last size is 2, and begin with `x = torch.view_as_complex(x)`"
+            raise BuildError.at(self._path, message, hint)
+        if spec.target in self._program.graph_signature.buffers_to_mutate.values():
+            message = f"the method writes to the buffer `{spec.target}`, which is complex: programs keep real tensors"
+            hint = "keep pairs, tensors whose last size is 2, and view them by `torch.view_as_complex` in the method"
             raise BuildError.at(self._path, message, hint)
         content = self._program.constants.get(spec.target)
         if not isinstance(content, torch.Tensor) or type(content) is not torch.Tensor:
