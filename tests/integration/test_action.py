@@ -73,7 +73,13 @@ class Repository:
                 command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]]
                 environment = {**self.environment, **values}
                 done = subprocess.run(
-                    command, cwd=self.directory, env=environment, capture_output=True, text=True, check=False
+                    command,
+                    cwd=self.directory,
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    capture_output=True,
+                    text=True,
+                    check=False,
                 )
                 if done.returncode:
                     break
@@ -106,6 +112,14 @@ def test_the_action_builds_what_a_change_touches_and_fails_where_a_lockfile_diff
     assert failed.returncode == 3
     assert "other.lock.json: there is no lockfile yet" in failed.stderr
     assert "| `other` |" in Path(repository.outputs["summary"]).read_text()
+
+
+def test_a_model_that_reads_its_input_skips_no_manifest(repository: Repository) -> None:
+    source = (MLP / "model.py").read_text()
+    repository.write("models/model.py", f"import sys\n\nsys.stdin.read()\n{source}")
+    done = repository.act(manifests="models/*.yaml", since="")
+    assert done.returncode == 0, done.stderr
+    assert sorted(path.name for path in repository.directory.glob("out/*.pte")) == ["mlp.pte", "other.pte"]
 
 
 def test_an_action_says_what_is_wrong_in_a_manifest(repository: Repository) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from etbuild.errors import InputError
 from etkit.inspection.model_explorer import graphs
 
 from .conftest import MANIFEST, Build
@@ -78,6 +79,21 @@ def test_the_whole_graph_is_folded_by_module(build: Build) -> None:
     assert {"delegate", "layer", "weight head.weight", "not delegated"} <= attributes
     ids = {node["id"] for node in graph["nodes"]}
     assert all(edge["sourceNodeId"] in ids for node in graph["nodes"] for edge in node["incomingEdges"])
+
+
+def test_numbers_of_what_is_not_there_are_damage(build: Build) -> None:
+    made = build(MANIFEST, "--origins", model=MODEL)
+    program, path = made.directory / "net.pte", made.directory / "net.lowering.json"
+    whole = path.read_text("utf-8")
+    for key, wrong in (("block", 99), ("weights", [99])):
+        facts = json.loads(whole)
+        for graph in facts["graphs"].values():
+            for node in graph["nodes"]:
+                node[key] = wrong
+        path.write_text(json.dumps(facts), "utf-8")
+        for asked in (path, program):
+            with pytest.raises(InputError, match=r"net\.lowering\.json: the file is damaged"):
+                graphs.of_file(asked)
 
 
 @pytest.mark.skipif(SITE is None, reason="`make test` installs Model Explorer in .cache/checks")

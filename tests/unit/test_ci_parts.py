@@ -39,12 +39,23 @@ def test_each_command_is_one_that_etbuild_has() -> None:
     found = 0
     for script in scripts():
         assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0, script
-        for command in re.findall(r"etbuild [^|>\n}]*", script.replace("\\\n", " ")):
+        for command in re.findall(r"etbuild [^|<>\n}]*", script.replace("\\\n", " ")):
             words = shlex.split(command)[1:]
             words = [word for word in words if word != ";"]
             command_parser([words[0]]).parse_args(words)
             found += 1
     assert found >= 6
+
+
+@pytest.mark.parametrize(
+    "name", ["action.yml", COMPONENT, *(f"examples/ci/{service}.yml" for service in ("github", "gitlab", "buildkite"))]
+)
+def test_what_a_loop_over_manifests_runs_does_not_read_its_list(name: str) -> None:
+    text = (ROOT / name).read_text("utf-8")
+    loops = re.findall(r"while read -r manifest; do(.*?)\bdone <", text, re.DOTALL)
+    commands = [each for loop in loops for each in re.findall(r"\betbuild [^|;\n]*", loop)]
+    assert len(commands) == 2
+    assert all("< /dev/null" in command for command in commands)
 
 
 def test_inputs_of_the_component_are_used() -> None:

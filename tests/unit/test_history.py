@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,22 @@ def test_the_best_is_kept_whole(tmp_path: Path, *, falls: bool, best: str) -> No
     assert [line.endswith("the best so far") for line in said] == [True, not falls, falls]
     assert "metric 0.75" in said[1]
     assert sorted(path.name for path in (tmp_path / "best").iterdir()) == [f"{best}.index.json", f"{best}.pte"]
+
+
+@pytest.mark.parametrize("falls", [False, True])
+@pytest.mark.parametrize("score", [math.nan, math.inf, -math.inf])
+def test_a_score_that_is_not_finite_is_never_the_best(tmp_path: Path, score: float, *, falls: bool) -> None:
+    history = History(tmp_path, Score("metric", falls), tmp_path / "watch.html")
+    said = history.add(entry(tmp_path, "diverged", score))
+    assert said.endswith(f"metric {score:g}, which is no finite number, so it is not kept as the best")
+    assert not (tmp_path / "best").exists()
+    assert ">metric<" not in history.html()
+    assert history.add(entry(tmp_path, "good", 1.0, math.nan)).endswith("the best so far")
+    history.add(entry(tmp_path, "diverged again", score))
+    assert sorted(path.name for path in (tmp_path / "best").iterdir()) == ["good.index.json", "good.pte"]
+    page = (tmp_path / "watch.html").read_text()
+    assert not {"nan", "inf"} & {*re.findall(r"\b[a-z]+\b", page)}
+    assert page.count("<circle") == 3 + 3 + 2 + 1  # seconds, sizes, comparisons and one metric
 
 
 def test_the_page_draws_all_values(tmp_path: Path) -> None:

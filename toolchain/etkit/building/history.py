@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -79,7 +80,9 @@ class History:
         said += [ratio(entry.decibels)] if entry.decibels is not None else []
         if self._score is not None and entry.score is not None:
             said.append(f"{self._score.name} {entry.score:.6g}")
-            if self._is_best(entry):
+            if not math.isfinite(entry.score):
+                said.append("which is no finite number, so it is not kept as the best")
+            elif self._is_best(entry):
                 self._keep(entry)
                 said.append("the best so far")
         if self._page is not None:
@@ -127,9 +130,15 @@ class History:
         }
         if self._score is not None and self._score.name != "size":
             values[self._score.name] = [each.score for each in self.entries], lambda value: f"{value:.4g}"
-        shown = {name: each for name, each in values.items() if any(value is not None for value in each[0])}
+        finite = {name: ([*map(_finite, known)], text) for name, (known, text) in values.items()}
+        shown = {name: each for name, each in finite.items() if any(value is not None for value in each[0])}
         body = [part for row, (name, each) in enumerate(shown.items()) for part in _panel(row, name, *each)]
         yield svg.document(_LEFT + _WIDTH + 30, _TOP + len(shown) * (_HEIGHT + _GAP), body)
+
+
+def _finite(value: float | None) -> float | None:
+    """The value, or None if it has no place in a drawing."""
+    return value if value is not None and math.isfinite(value) else None
 
 
 def _panel(row: int, name: str, values: Sequence[float | None], text: Callable[[float], str]) -> Iterator[str]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -84,16 +87,23 @@ def _tensors(path: Path) -> dict[str, list[LargeTensor]]:
 
 
 def _of_plan(plan: MemoryPlan, shapes: Mapping[tuple[int, int, int], str]) -> Iterator[LargeTensor]:
-    moments = sorted({tensor["first"] for tensor in plan["tensors"]})
-    in_use = [
-        [tensor for tensor in plan["tensors"] if tensor["first"] <= moment <= tensor["last"]] for moment in moments
-    ]
-    worst = max(in_use, key=lambda tensors: sum(tensor["bytes"] for tensor in tensors), default=[])
-    total = sum(tensor["bytes"] for tensor in worst)
+    moment, total = _worst_moment(plan)
+    worst = [tensor for tensor in plan["tensors"] if tensor["first"] <= moment <= tensor["last"]]
     for tensor in sorted(worst, key=lambda tensor: -tensor["bytes"])[:_TENSORS]:
         if tensor["bytes"] >= _SHARE * total:
             shape = shapes.get((tensor["arena"], tensor["offset"], tensor["bytes"]), "a tensor")
             yield LargeTensor(shape, tensor["bytes"], tensor["of"])
+
+
+def _worst_moment(plan: MemoryPlan) -> tuple[int, int]:
+    """The first instruction at which most bytes are in use, and these bytes."""
+    change = Counter[int]()
+    for tensor in plan["tensors"]:
+        change[tensor["first"]] += tensor["bytes"]
+        change[tensor["last"] + 1] -= tensor["bytes"]
+    moments = sorted(change)
+    in_use = accumulate(change[moment] for moment in moments)
+    return max(zip(moments, in_use, strict=True), key=itemgetter(1), default=(0, 0))
 
 
 def _shapes(plan: Any) -> dict[tuple[int, int, int], str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,27 +26,27 @@ def of_file(path: Path) -> list[dict[str, Any]]:
     Raises:
         InputError: The file is no program, or it is damaged.
     """
-    if path.name.endswith(LOWERING):
-        graphs: Mapping[str, MethodGraph] = _lowering(path)["graphs"]
-    elif (beside := path.with_suffix(LOWERING)).is_file() and _describes(lowering := _lowering(beside), path):
-        graphs = lowering["graphs"]
-    else:
-        from etkit.inspection.page import of_file
-
-        graphs = of_file.graphs(path)[0]
-    return [{"id": printable(name), "nodes": [*_nodes(graph)]} for name, graph in sorted(graphs.items())]
-
-
-def _lowering(path: Path) -> LoweringFacts:
     from etbuild.steps.facts import read_lowering
 
+    if path.name.endswith(LOWERING):
+        with _damage_of(path):
+            return _shown(read_lowering(path)["graphs"])
+    if (beside := path.with_suffix(LOWERING)).is_file():
+        with _damage_of(beside):
+            if _describes(lowering := read_lowering(beside), path):
+                return _shown(lowering["graphs"])
+    from etkit.inspection.page import of_file
+
+    return _shown(of_file.graphs(path)[0])
+
+
+@contextmanager
+def _damage_of(path: Path) -> Iterator[None]:
+    """Turns what happens with facts of any content into an InputError."""
     try:
-        facts = read_lowering(path)
-        if not isinstance(facts["graphs"], dict):
-            raise TypeError("`graphs` is no object")
-    except (LookupError, TypeError, ValueError, OSError) as error:  # the file may have any content
+        yield
+    except (LookupError, AttributeError, ArithmeticError, TypeError, ValueError, OSError) as error:
         raise InputError.of(f"{path}: the file is damaged: {error!r}") from error
-    return facts
 
 
 def _describes(lowering: LoweringFacts, program: Path) -> bool:
@@ -54,6 +55,10 @@ def _describes(lowering: LoweringFacts, program: Path) -> bool:
 
     digest = file_digest(program)
     return any(each["sha256"] == digest for each in lowering["artifacts"])
+
+
+def _shown(graphs: Mapping[str, MethodGraph]) -> list[dict[str, Any]]:
+    return [{"id": printable(name), "nodes": [*_nodes(graph)]} for name, graph in sorted(graphs.items())]
 
 
 def _nodes(graph: MethodGraph) -> Iterator[dict[str, Any]]:
