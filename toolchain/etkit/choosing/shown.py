@@ -91,7 +91,7 @@ def _flow(value: Any) -> str:
         return "{" + ", ".join(f"{_flow(key)}: {_flow(each)}" for key, each in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(map(_flow, value)) + "]"
-    # In a list, since a text alone needs no quotes around `, `.
+    # In a list, since outside of lists a text needs no quotes around `, `.
     style = '"' if isinstance(value, str) and "\n" in value else None  # other styles break the line
     written: str = yaml.safe_dump([value], default_style=style, default_flow_style=True, width=2**20)
     return written.removesuffix("\n").removeprefix("[").removesuffix("]")
