@@ -75,6 +75,8 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "conj": lambda _, x: z(x).conj() * z(x),
     "converted": lambda _, x: x.to(torch.complex64) * 1j,
     "divide": lambda _, x: z(x) / (z(x).roll(1, 1) + 3),
+    "divide large numbers": lambda _, x: z(x * 1e25) / z(x * 1e25).roll(1, 1),
+    "divide by small numbers": lambda _, x: (1 / z(x * 1e-25)) * 1e-25,
     "divide a number": lambda _, x: 2 / (z(x) + 3),
     "einsum": lambda _, x: torch.einsum("bi,bj->ij", z(x), z(x)),
     "exp": lambda _, x: z(x).exp(),
@@ -92,6 +94,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "permute": lambda _, x: z(x).T.reshape(4, 6),
     "polar": lambda _, x: torch.polar(x[..., 0].abs(), x[..., 1]),
     "power": lambda _, x: z(x) ** 2 + z(x) ** 0.5,
+    "power of 0": lambda _, x: (z(x) * 0) ** 0,
     "real": lambda _, x: z(x).real - z(x).imag,
     "sgn": lambda _, x: z(x).sgn(),
     "slice": lambda _, x: z(x)[:, 1:7:2],
@@ -147,6 +150,23 @@ def test_sizes_of_transforms_in_float64(size: int) -> None:
     torch.testing.assert_close(program.module()(x), AS_REAL(torch.fft.rfft(x)), rtol=1e-11, atol=1e-10)
     program = lowerable(Net(lambda _, x: torch.fft.irfft(torch.fft.rfft(x), n=x.shape[-1])), x)
     torch.testing.assert_close(program.module()(x), x, rtol=1e-11, atol=1e-11)
+
+
+TWO = torch.randn(2, 2048, 2, generator=torch.Generator().manual_seed(2))
+PAIRS: dict[str, Callable[..., Any]] = {
+    "forward": lambda _, x: torch.cat([torch.fft.rfft(x[:, :n, 0], norm="forward") for n in (1024, 2048)], 1),
+    "ifft": lambda _, x: torch.cat([torch.fft.ifft(z(x[:, :n])) for n in (1024, 2048)], 1),
+    "irfft": lambda _, x: torch.cat([torch.fft.irfft(z(x[:, : n // 2 + 1])) for n in (1024, 2048)], 1),
+    "ortho": lambda _, x: torch.cat([torch.fft.ifft(z(x[:, :32]), norm="ortho"), torch.fft.ifft(z(x[:, :1024]))], 1),
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_transforms_with_a_common_factor_keep_their_scales(name: str) -> None:
+    function = PAIRS[name]
+    expected = function(None, TWO)
+    found = lowerable(Net(function), TWO).module()(TWO)
+    torch.testing.assert_close(found, AS_REAL(expected) if expected.is_complex() else expected)
 
 
 @pytest.mark.parametrize("hop", [160, 100, 99])
@@ -208,6 +228,13 @@ def test_a_buffer_of_complex_numbers_is_two_constants() -> None:
     assert sorted(program.constants) == ["turns_imag", "turns_real"]
 
 
+def test_buffers_with_similar_names_stay_apart() -> None:
+    module = Net(lambda self, x: AS_REAL(z(x) * self.a.b + self.a_b), a_b=torch.full((8,), 2j))
+    module.a = nn.Module()
+    module.a.register_buffer("b", torch.full((8,), 1j), persistent=False)
+    torch.testing.assert_close(lowerable(module, X).module()(X), module(X))
+
+
 def test_large_transforms_have_small_constants() -> None:
     program = check(lambda _, x: torch.fft.rfft(x, n=1024).abs(), SOUND)
     assert sum(constant.nbytes for constant in program.constants.values()) < 30_000
@@ -236,6 +263,9 @@ def test_programs_without_complex_numbers_are_left_alone() -> None:
     [
         (lambda _, x: torch.linalg.eigvals(x), (torch.eye(4),), "`aten.linalg_eigvals.default` of complex numbers has"),
         (lambda _, x: x.abs(), (z(X),), "the input `inputs_0` is complex, and a program takes real tensors"),
+        (lambda _, x: z(x).view(torch.float32) * 1, (X,), "`aten.view.dtype` of complex numbers has"),
+        (lambda _, x: torch.pow(x, 1j), (X,), "raises real numbers to complex exponents"),
+        (lambda _, x: torch.as_strided(z(x).T * 1, (2, 3), (6, 1)), (X,), "`aten.as_strided.default` of complex"),
         (lambda _, x: torch.fft.fft(x), (torch.ones(4099),), "has 4099 points, a number that is too large and has no"),
     ],
 )
@@ -251,6 +281,13 @@ def test_a_complex_parameter_is_refused() -> None:
     module.weight = nn.Parameter(torch.ones(8, dtype=torch.complex64))
     with pytest.raises(BuildError, match="the parameter `weight` is complex"):
         lowerable(module, X)
+
+
+def test_writing_to_a_complex_buffer_is_refused() -> None:
+    module = Net(lambda self, x: AS_REAL(self.state.add_(z(x))), state=torch.zeros(8, dtype=torch.complex64))
+    with pytest.raises(BuildError, match="the method writes to the buffer `state`, which is complex") as raised:
+        lowerable(module, X[0])
+    assert "keep pairs" in str(raised.value)
 
 
 def test_a_dynamic_size_is_refused() -> None:

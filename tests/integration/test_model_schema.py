@@ -118,11 +118,20 @@ def test_sizes_that_follow_from_others_and_dtypes_without_a_word() -> None:
         described({"run": halves}, ())
 
 
-def test_a_multiple_that_tracing_narrows_is_an_error(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """PyTorch narrows only the factor: `max_pool1d` fixes it to that of the example."""
-    narrow = MODEL.replace("x.unflatten(2, (-1, 2)).sum(3)", "torch.nn.functional.max_pool1d(x, 2)")
+@pytest.mark.parametrize(
+    ("code", "sizes"),
+    [
+        ("torch.nn.functional.max_pool1d(x, 2)", "16 to 16"),  # it fixes the factor to that of the example
+        ("(torch._check(x.shape[2] >= 16), x + 1)[1]", "16 to 128"),
+    ],
+)
+def test_a_multiple_that_tracing_narrows_is_an_error(
+    code: str, sizes: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """PyTorch narrows only the factor."""
+    narrow = MODEL.replace("x.unflatten(2, (-1, 2)).sum(3)", code)
     (tmp_path / "narrow.py").write_text(narrow)
     manifest = MANIFEST.replace("model:Net", "narrow:Net").partition("constant_methods:")[0]
     assert build(tmp_path, manifest) == 1
     assert "net.yaml:10:35: methods.forward.dynamic_shapes[0][2]" in (said := capfd.readouterr().err)
-    assert "the model accepts only sizes 8 to 16" in said
+    assert f"the model accepts only sizes {sizes}" in said

@@ -133,3 +133,12 @@ for: [ios]
     assert build(project, two.replace("[ios]", "[wheel]")) == 0
     one = two.replace("  read: {example_inputs: [{shape: [1, 4]}]}\n", "")
     assert build(project, one) == 0
+
+
+def test_react_native_takes_its_schema_and_texts(project: Path) -> None:
+    texts = 'constant_methods: {get_model_schema: {schema: react-native-executorch}, get_labels: "[1]"}\n'
+    assert (
+        build(project, NET.replace("[ios, android]", "[react-native-executorch]").partition("variants:")[0] + texts)
+        == 0
+    )
+    assert (project / "out" / "net.pte").exists()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from etplugins.tokenizer import conformance
+from etplugins.tokenizer import conformance, other_forms
 from etplugins.tokenizer.conformance import difference
 from etplugins.tokenizer.runner_tokenizer import of_runner
 from tests.helpers import commands
@@ -57,12 +59,119 @@ def test_the_other_form_gives_the_tokens_and_the_text(name: str, tmp_path: Path)
     assert "".join(map(runner.decode, ids)).lstrip() == made.decode(ids).lstrip()
 
 
+_TEXT = "the day.. and, a\u00a0day--\u3000日本語、中文! ① naïve_2 (so) x²\u2028e\u0301 Ⓐb"
+
+
+@pytest.mark.parametrize(
+    "split",
+    [
+        *(tk.pre_tokenizers.Punctuation(behavior) for behavior in ("isolated", "contiguous")),
+        *(tk.pre_tokenizers.Punctuation(f"merged_with_{side}") for side in ("previous", "next")),
+        tk.pre_tokenizers.Punctuation("removed"),
+        tk.pre_tokenizers.BertPreTokenizer(),
+        tk.pre_tokenizers.Whitespace(),
+        tk.pre_tokenizers.WhitespaceSplit(),
+        *(
+            tk.pre_tokenizers.Split(pattern, behavior, invert)
+            for pattern in ("a", tk.Regex(r"\w+"), tk.Regex(r"\s|\p{L}+"))
+            for behavior in ("removed", "isolated", "contiguous", "merged_with_previous", "merged_with_next")
+            for invert in (False, True)
+        ),
+    ],
+    ids=str,
+)
+def test_a_form_splits_texts_exactly(split: Any) -> None:
+    """The words are such that each wrong split gives other tokens, which the texts of the comparison do not show."""
+    by_bytes = tk.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    made = tk.Tokenizer(tk.models.BPE())
+    made.pre_tokenizer, made.decoder = by_bytes, tk.decoders.ByteLevel()
+    alphabet = tk.pre_tokenizers.ByteLevel.alphabet()
+    texts = [_TEXT[start:end] for start in range(len(_TEXT)) for end in range(start + 2, start + 9)]
+    made.train_from_iterator(
+        texts,
+        tk.trainers.BpeTrainer(vocab_size=1500, min_frequency=1, initial_alphabet=alphabet, show_progress=False),
+    )
+    made.pre_tokenizer = tk.pre_tokenizers.Sequence([split, by_bytes])
+    assert _wrong(made) == []
+
+
+def _wrong(made: Any) -> list[str]:
+    """The parts of the text for which a form gives other tokens."""
+    texts = [_TEXT[start:] for start in range(len(_TEXT))]
+    found = []
+    for form in other_forms.of_json(made.to_str().encode()):
+        with tempfile.NamedTemporaryFile(suffix=form.suffix) as file:
+            file.write(form.content)
+            file.flush()
+            runner = of_runner(file.name)
+            found += [text for text in texts if list(runner.encode(text, 0, 0)) != made.encode(text).ids]
+    return found
+
+
+def test_runs_of_marks_are_one_word_of_falcon(tmp_path: Path) -> None:
+    content = json.loads(KINDS["falcon"].make().to_str())
+    content["model"]["vocab"][".."] = len(content["model"]["vocab"])
+    content["model"]["merges"].append([".", "."])
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    found = difference(str(tmp_path / "tokenizer.json"))
+    assert found is not None
+    assert (found.suffix, found.needs) == (".json", "")
+    (tmp_path / "other.json").write_bytes(found.content or b"")
+    right = conformance.reference(str(tmp_path / "tokenizer.json"))
+    expected = right.encode("the day.. and", add_special_tokens=False).ids
+    assert content["model"]["vocab"][".."] in expected
+    assert list(of_runner(str(tmp_path / "other.json")).encode("the day.. and", 0, 0)) == expected
+
+
+@pytest.mark.parametrize("found", ["long", "``", " "])
+@pytest.mark.parametrize("first", [True, False])
+def test_a_model_of_sentencepiece_replaces_no_words(found: str, first: bool, tmp_path: Path) -> None:
+    content = json.loads(KINDS["t5"].make().to_str())
+    parts = content["normalizer"]["normalizers"]
+    part = {"type": "Replace", "pattern": {"String": found}, "content": "the"}
+    content["normalizer"]["normalizers"] = [part, *parts] if first else [*parts, part]
+    file = tmp_path / "tokenizer.json"
+    file.write_text(json.dumps(content))
+    assert conformance.reference(str(file)).encode(f"a {found} day").ids
+    assert [*other_forms.of_json(file.read_bytes())] == []
+    difference_ = difference(str(file))
+    assert difference_ is not None
+    assert difference_.content is None
+
+
+def test_the_comparison_has_texts_with_each_literal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A form that drops a replacement is not used, even if nothing else tells."""
+    content = json.loads(KINDS["llama-2"].make().to_str())
+    part = {"type": "Replace", "pattern": {"String": "qu"}, "content": "th"}
+    content["normalizer"]["normalizers"].insert(0, part)
+    file = tmp_path / "tokenizer.json"
+    file.write_text(json.dumps(content))
+    assert (difference(str(file)) or conformance.Difference("")).content is not None
+    all_of = other_forms._normalizers
+    monkeypatch.setattr(other_forms, "_normalizers", lambda each: all_of(each) if each != part else iter(()))
+    assert (difference(str(file)) or conformance.Difference("", content=b"")).content is None
+
+
+@pytest.mark.parametrize("change", [{"unk_id": None}, {"vocab": [["<unk>", 0.0], ["a", -1e39], ["▁", -1.0]]}])
+def test_a_model_that_sentencepiece_cannot_have_has_no_other_form(change: dict[str, Any], tmp_path: Path) -> None:
+    content = json.loads(KINDS["t5"].make().to_str())
+    content["model"].update(change)
+    content["added_tokens"], content["post_processor"] = [], None
+    file = tmp_path / "tokenizer.json"
+    file.write_text(json.dumps(content))
+    assert conformance.reference(str(file)).get_vocab_size()
+    found = difference(str(file))
+    assert found is not None
+    assert (found.what, found.content) == ("cannot read it: its model is Unigram", None)
+
+
 def test_the_table_of_the_page_is_that_of_the_list() -> None:
     assert table() in (ROOT / "docs/tokenizers.md").read_text("utf-8")
 
 
 def test_a_wrong_token_that_no_text_has_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conformance, "_TEXTS", ("the",))
+    monkeypatch.setattr(conformance, "_literals", lambda right: iter(()))
     made = sentencepiece([*BYTES, *"▁adehnty", "▁the"])
     made.normalizer = tk.normalizers.Replace(" ", "▁")
     file = tmp_path / "tokenizer.json"
@@ -91,13 +200,14 @@ def test_what_is_no_tokenizer_of_the_library_has_no_difference(tmp_path: Path) -
 def test_generate_writes_the_text_of_the_tokenizer_and_the_build_notes_that_the_runner_does_not(tmp_path: Path) -> None:
     words = ["▁", "▁the", "▁day", "▁and", *"dehtayn", *(f"▁{letter}" for letter in "bcfgijklm"), *BYTES[0xA0:0xC4]]
     made = sentencepiece(words)
+    made.model = tk.models.BPE(made.get_vocab(), [], byte_fallback=True)  # texts of other letters are not compared
     assert made.get_vocab_size() <= VOCABULARY
     path = project(tmp_path, "qwen", CACHES["custom"])
     made.save(str(tmp_path / "tokenizer.json"))
     done = commands.etbuild("generate", path, "the day", "--tokens", 24, "-o", tmp_path / "out", "--no-cache")
     assert done.returncode == 0, done.stderr
     place = "executorch_tokenizer.json"
-    assert f"note: an application with ExecuTorch's tokenizer reads `qwen.tokenizer/{place}`: of `tok" in done.stderr
+    assert f"note: an application with ExecuTorch's tokenizer reads `net.tokenizer/{place}`: of `tok" in done.stderr
     [other] = (tmp_path / "out").glob(f"*.tokenizer/{place}")
     written = "".join(map(of_runner(str(other)).decode, made.encode("the day and the day").ids))
     assert written == " the day and the day"

@@ -120,6 +120,15 @@ def test_what_an_application_cannot_load_is_an_error(
         assert each in said
 
 
+def test_constant_methods_may_return_what_an_application_does_not_take(tmp_path: Path) -> None:
+    """React Native reads `get_model_schema`, which is a text."""
+    program = reported(plan_of(tmp_path, **{"for": ["react-native-executorch", "android"]}))
+    text: Any = {"inputs": [], "outputs": [{"type": "string", "value": "{}"}], "delegates": {}, "operators": {}}
+    methods: Any = program.lowering["program"]["methods"]
+    methods["get_model_schema"] = {**text, "memory": [0]}
+    loading.report(program)
+
+
 def test_an_application_may_have_more(tmp_path: Path) -> None:
     own = {"kind": "android", "kernels": ["mylib::op.out"], "backends": ["CoreMLBackend"]}
     plan = plan_of(tmp_path, **{"for": [own]})

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
+import os
+import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -140,7 +144,7 @@ def test_a_card_says_what_people_ask(builds: Path, run: Run) -> None:
         "base_model": "acme/net",
         "tags": ["executorch", "xnnpack", "shapes"],
     }
-    assert "Names &lt;shapes&gt; | and \\`colors\\`" in text
+    assert "Names &lt;shapes&gt; \\| and \\`colors\\`" in text
     assert "| `net.int8` | `small/net.int8.pte`, `small/net.int8.weights.ptd` | 15 B | XnnpackBackend | 75.0% |" in text
     assert "top1: mean 1 \\| worst 1" in text
     assert "## What did not qualify" in text
@@ -175,6 +179,98 @@ def test_licenses_as_hugging_face_writes_them(
     write_build(tmp_path, "net", manifest={"metadata": {"license": license_text}})
     front = front_matter(run("card", tmp_path, "-o", "-"))
     assert {key: front[key] for key in front if key.startswith("license")} == expected
+
+
+@pytest.mark.parametrize(
+    ("task", "expected"),
+    [
+        ("time-series-prediction", "time-series-forecasting"),
+        ("universal-segmentation", "image-segmentation"),
+        ("audio-codec", None),
+        ("depth-estimation", "depth-estimation"),
+    ],
+)
+def test_tasks_as_hugging_face_calls_them(task: str, expected: str | None, tmp_path: Path, run: Run) -> None:
+    write_build(tmp_path, "net", manifest={"model": {"huggingface": {"task": task, "config": "config.json"}}})
+    assert front_matter(run("card", tmp_path, "-o", "-")).get("pipeline_tag") == expected
+
+
+def test_a_variant_that_was_built_after_all_is_not_left_out(builds: Path, run: Run) -> None:
+    write_build(builds / "more", "net.fp16")
+    text = run("card", builds, "-o", "-")
+    assert "`more/net.fp16.pte`" in text
+    assert "did not qualify" not in text
+
+
+def test_results_of_another_form_leave_nothing_out(builds: Path, run: Run) -> None:
+    path = builds / "net.fp16.results.json"
+    left = json.loads(path.read_text())
+    path.write_text(json.dumps({**left, "name": "# <img src=x>"}))
+    assert "img" not in run("card", builds, "-o", "-")
+    odd = "a`|<img src=x>"
+    path.unlink()
+    (builds / f"{odd}.results.json").write_text(json.dumps({**left, "name": odd}))
+    assert "| <code>a\\`\\|&lt;img src=x&gt;</code> | 0.99 of base |" in run("card", builds, "-o", "-")
+    (builds / f"{odd}.results.json").rename(builds / f"{odd}.txt")
+    (builds / ".old").mkdir()
+    (builds / ".old" / "net.fp16.results.json").write_text(json.dumps(left))
+    assert "did not qualify" not in run("card", builds, "-o", "-")
+
+
+@pytest.mark.parametrize("folder", [b"bad\xff", b"a\nb", "a\u202eb".encode()])
+def test_folders_with_names_that_are_no_text(folder: bytes, tmp_path: Path, run: Run) -> None:
+    write_build(tmp_path / os.fsdecode(folder), "net")
+    assert "has characters that are no text" in run("card", tmp_path, expect=2)
+    assert "has characters that are no text" in run("catalog", tmp_path, "--base-url", ADDRESS, expect=2)
+
+
+@pytest.mark.parametrize("folder", ["a`b|c", 'a"b', "a\\b", "größe 😀", "<img src=x>", "`"])
+def test_folders_with_marks_of_markdown_and_python(folder: str, tmp_path: Path, run: Run) -> None:
+    index = write_build(tmp_path / folder, "net", ptd=None, report=report_of())
+    add_to_index(index, interface=DESCRIBED)
+    text = run("card", tmp_path, "-o", "-")
+    (call,) = [line for line in text.splitlines() if line.startswith("program = ")]
+    (read,) = [node.value for node in ast.walk(ast.parse(call)) if isinstance(node, ast.Constant)]
+    assert read == f"{folder}/net.pte"
+    (row,) = [line for line in text.splitlines() if line.startswith("| `net` |") and "net.pte" in line]
+    assert len(re.findall(r"(?<!\\)\|", row)) == 8
+    assert "<img" not in row
+    catalog = json.loads(run("catalog", tmp_path, "--base-url", ADDRESS))
+    assert catalog["programs"][0]["files"][0]["file"] == f"{folder}/net.pte"
+
+
+ODD = "a|b <img src=x> [x](y) ![z](w) `c` \\"
+
+
+def test_texts_of_an_index_are_shown_as_they_are(tmp_path: Path, run: Run) -> None:
+    described = json.loads(json.dumps(DESCRIBED))
+    described["forward"]["inputs"][0] |= {"name": ODD, "layout": ODD, "unit": ODD, "meaning": ODD}
+    described["forward"]["outputs"][0] |= {"name": ODD, "labels": [ODD]}
+    applications = {ODD: {"library": ODD, "release": ODD, "links": [ODD]}}
+    index = write_build(tmp_path, "net", report=report_of(described, applications=applications))
+    add_to_index(index, interface=described, versions={"executorch": ODD, ODD: ODD})
+    text = run("card", tmp_path, "-o", "-")
+    assert "<img" not in text
+    assert "![" not in text
+    assert "[x](" not in text
+    for row in (line for line in text.splitlines() if line.startswith("| ")):
+        assert len(re.findall(r"(?<!\\)(?:\\\\)*\|", row)) in (4, 6, 7, 8), row
+
+
+@pytest.mark.parametrize("words", ["- item", "1. one", "12) x", "---", "+ x", "# x", "=== ", "* x", "> x", "    x"])
+def test_a_description_is_a_paragraph(words: str, tmp_path: Path, run: Run) -> None:
+    write_build(tmp_path, "net", manifest={"metadata": {"description": words}})
+    (shown,) = run("card", tmp_path, "-o", "-").split("# net\n\n")[1].split("\n\n")[:1]
+    assert re.match(r"\\|\d+\\[.)]|&gt;|x", shown), shown
+
+
+def test_the_copy_of_the_best_program_is_the_same_program(builds: Path, run: Run) -> None:
+    before = run("card", builds, "-o", "-")
+    shutil.copytree(builds / "small", builds / "small" / "best")
+    assert run("card", builds, "-o", "-") == before
+    assert "net.int8" in run("card", builds / "small" / "best", "-o", "-")
+    (builds / "small" / "net.int8.index.json").unlink()
+    assert "small/best/net.int8.pte" in run("card", builds, "-o", "-")
 
 
 def test_a_readme_of_a_person_stays(builds: Path, run: Run) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from etbuild.cli import main
+from etkit.kept_results import Kept, Results
 from etkit.registry.oci import summary
 from tests.helpers.builds import make_report, write_build
 from tests.helpers.http_server import serving
@@ -173,3 +174,10 @@ def test_text_that_xml_cannot_hold_is_escaped(tmp_path: Path, run: Run) -> None:
         "one\\x08",
         "one\\x08\ntwo\\x0b",
     )
+
+
+def test_texts_of_results_make_no_link_and_no_image() -> None:
+    kept = Kept("a[0]", "failed", "![x](y) [z](w) \\| b <img src=x>")
+    shown = summary.markdown([], [Results("n`|<img src=x>", "0" * 64, [kept], False)])
+    assert "| <code>n\\`\\|&lt;img src=x&gt;</code> | - | - | - | does not qualify |" in shown
+    assert "| `a[0]` | \\!\\[x\\](y) \\[z\\](w) \\\\\\| b &lt;img src=x&gt; | failed |" in shown

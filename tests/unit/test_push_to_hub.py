@@ -25,6 +25,7 @@ class Hub:
         self.files: dict[str, bytes] | None = None
         self.commits: list[dict[str, Any]] = []
         self.broken: list[int] = []
+        self.broken_downloads: list[int] = []
         self.bodies: list[tuple[str, bytes]] = []
         self.requests: list[str] = []
 
@@ -54,6 +55,8 @@ class Hub:
             siblings = [{"rfilename": name} for name in sorted(self.files)]
             return self._json({"id": "acme/net", "sha": self.head, "siblings": siblings})
         name = path.partition(f"/resolve/{self.head}/")[2]
+        if self.broken_downloads:
+            return self.broken_downloads.pop(), {}, b"{}"
         content = self.files[name]
         etag = hashlib.sha1(content, usedforsecurity=False).hexdigest()
         return 200, {"ETag": f'"{etag}"', "X-Repo-Commit": self.head}, content
@@ -151,6 +154,53 @@ def test_a_push_is_tried_again(hub: Hub, tmp_path: Path) -> None:
     assert "Traceback" not in said
 
 
+def test_a_download_that_fails_is_tried_again(hub: Hub, tmp_path: Path) -> None:
+    """The library repeats some requests itself; those that are answered with 408 it gives up."""
+    write_build(tmp_path / "out", "net")
+    run("push", tmp_path / "out", "hf:acme/net")
+    hub.broken_downloads = [408]
+    write_build(tmp_path / "out", "net", pte=b"2")
+    run("push", tmp_path / "out", "hf:acme/net")
+    assert len(hub.commits) == 2
+    hub.broken_downloads = [418]
+    said = run("push", tmp_path / "out", "hf:acme/net", expect=1)
+    assert said.startswith("error: hf:acme/net: ")
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("address", ["http://127.0.0.1:abc", "http://[::1", "nonsense", "http://127.0.0.1:99999"])
+def test_an_address_that_is_none(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_build(tmp_path / "out", "net")
+    monkeypatch.setenv("HF_ENDPOINT", address)
+    said = run("push", tmp_path / "out", "hf:acme/net", expect=2)
+    assert said.startswith("error: HF_ENDPOINT: ")
+
+
+@pytest.mark.parametrize("name", ["README.md", "catalog.json", "net.results.json"])
+def test_no_link_leads_out_of_the_directory(name: str, hub: Hub, tmp_path: Path) -> None:
+    write_build(tmp_path / "out", "net")
+    (tmp_path / "secret.txt").write_text("secret")
+    (tmp_path / "out" / name).symlink_to("../secret.txt")
+    said = run("push", tmp_path / "out", "hf:acme/net", expect=2)
+    assert f"{name}: is no file, or a link to a file that is not in its directory" in said
+    assert hub.files is None
+
+
+def test_results_of_other_bytes_stay_here(hub: Hub, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    write_build(out, "net", pte=b"1")
+    kept = {"name": "a", "state": "passed", "detail": "", "measured": {}}
+    results = {"schema": "executorch-results/v1", "name": "net", "sha256": "0" * 64, "results": [kept]}
+    (out / "net.results.json").write_text(json.dumps(results))
+    run("push", out, "hf:acme/net")
+    assert hub.files is not None
+    assert "net.results.json" not in hub.files
+    results["sha256"] = hashlib.sha256(b"1").hexdigest()
+    (out / "net.results.json").write_text(json.dumps(results))
+    run("push", out, "hf:acme/net")
+    assert "net.results.json" in hub.files
+
+
 def test_a_refused_login_says_what_to_do(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_build(tmp_path / "out", "net")
     monkeypatch.setenv("HF_TOKEN", "hf_other")
@@ -165,6 +215,10 @@ def test_a_refused_login_says_what_to_do(hub: Hub, tmp_path: Path, monkeypatch: 
         (["hf:net"], "is not hf:OWNER/NAME"),
         (["hf:../../x"], "is not hf:OWNER/NAME"),
         (["hf:acme/net", "--tag", "v1"], "--tag does not go with hf:OWNER/NAME"),
+        (["hf:acme/net", "--ca-file", "ca.pem"], "--ca-file does not go with hf:OWNER/NAME"),
+        (["hf:acme/net", "--plain-http"], "--plain-http does not go with hf:OWNER/NAME"),
+        (["hf:acme/net", "--jobs", "2"], "--jobs does not go with hf:OWNER/NAME"),
+        (["hf:acme/net", "--stall-seconds", "3"], "--stall-seconds does not go with hf:OWNER/NAME"),
         (["registry.example.com/net:v1", "--message", "x"], "--message does not go with a registry"),
     ],
 )

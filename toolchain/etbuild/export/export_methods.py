@@ -495,13 +495,14 @@ def _check_ranges(program: torch.export.ExportedProgram, shapes: DynamicShapes, 
                 message = f"the model fixes the dimension `{shapes.text_of(dim)}` to {size}"
                 raise BuildError.at(dim_path, message, hints(cause, "write `null`, or change the model"))
             bounds = program.range_constraints.get(size.node.expr)
-            # Of `8 * s`, tracing may have narrowed only `s`.
-            most = None if bounds is None else min(bounds.upper, bound_sympy(size.node.expr, symbols).upper)
-            if bounds is not None and (bounds.lower > dim.min or most < dim.max):
+            if bounds is None:
+                continue
+            bounds &= bound_sympy(size.node.expr, symbols)  # of `8 * s`, tracing may have narrowed only `s`
+            if bounds.lower > dim.min or bounds.upper < dim.max:
                 raise BuildError.at(
                     dim_path,
-                    f"the model accepts only sizes {bounds.lower} to {most} for `{shapes.text_of(dim)}`",
-                    hints(cause, f"write min: {bounds.lower}, max: {most}, or change the model"),
+                    f"the model accepts only sizes {bounds.lower} to {bounds.upper} for `{shapes.text_of(dim)}`",
+                    hints(cause, f"write min: {bounds.lower}, max: {bounds.upper}, or change the model"),
                 )
 
 

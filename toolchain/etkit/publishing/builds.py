@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from etbuild.errors import BuildError, InputError
+from etbuild.errors import BuildError, InputError, steers
 from etbuild.files import json_file, regular_files
 from etbuild.files.digests import file_digest
 from etbuild.results import ArtifactFacts, Index, Report
-from etkit import find_index
+from etkit import find_index, kept_results
+from etkit.kept_results import Kept, Results
 
 _MOST = 10_000  # builds of a directory
-_RESULTS = "executorch-results/v1"
+_SHOWN = 200  # characters of a name in a message
+_BEST = "best"
+"""The folder into which `etbuild watch --keep-best` copies a program of the folder above."""
 _HINT = "an index lists this file: build again"
 
 
@@ -29,14 +32,14 @@ class Build:
         index: Its index.
         index_file: The name, size and digest of the file of its index.
         report: Its report; None if it is missing, was changed, or is of another release.
-        results: What tests have measured, by the name of the test.
+        results: What tests have measured.
     """
 
     folder: str
     index: Index
     index_file: ArtifactFacts
     report: Report | None
-    results: dict[str, Any] = field(default_factory=dict)
+    results: Sequence[Kept] = ()
 
     @property
     def name(self) -> str:
@@ -129,7 +132,8 @@ def read(directory: Path) -> list[Build]:
         BuildError: A file of a build is missing or has other content.
     """
     if directory.is_dir():
-        paths = sorted(path for path in directory.rglob("*.index.json") if not _is_hidden(path, directory))
+        found = (path for path in directory.rglob("*.index.json") if not _is_hidden(path, directory))
+        paths = sorted(path for path in found if not _is_copy(path, directory))
         root = directory
     else:
         paths, root = [find_index.read_index(directory)[0]], directory.parent
@@ -149,17 +153,27 @@ def _is_hidden(path: Path, directory: Path) -> bool:
     return any(part.startswith(".") for part in path.relative_to(directory).parts)
 
 
+def _is_copy(path: Path, directory: Path) -> bool:
+    """Whether an index below a directory is that of the best program, whose original is one folder higher."""
+    folder = path.parent
+    return folder != directory and folder.name == _BEST and (folder.parent / path.name).exists()
+
+
 def _read(path: Path, root: Path) -> Build:
+    folder = path.parent.relative_to(root).as_posix().removeprefix(".")
     path, index = find_index.read_index(path)
+    for name in (folder, path.name, *(artifact["file"] for artifact in index["artifacts"])):
+        if steers(name):
+            message = f"{root}: the name {name[:_SHOWN]!r} has characters that are no text"
+            raise InputError.of(message, "give it another name")
     for artifact in index["artifacts"]:
         _check(path, artifact)
     data = regular_files.read(path, json_file.MAX_BYTES)
     own: ArtifactFacts = {"file": path.name, "kind": "index", "size": len(data), "sha256": file_digest(path)}
-    folder = path.parent.relative_to(root).as_posix()
     report = None
     with suppress(InputError):
         report = find_index.listed_report(path, index)
-    return Build("" if folder == "." else folder, index, own, report, _results(path.parent, index))
+    return Build(folder, index, own, report, _kept(path, index))
 
 
 def _check(path: Path, artifact: ArtifactFacts) -> None:
@@ -175,32 +189,21 @@ def _check(path: Path, artifact: ArtifactFacts) -> None:
         raise BuildError.of(f"{path.parent / artifact['file']}: has other content than {path.name} says", _HINT)
 
 
-def _results(directory: Path, index: Index) -> dict[str, Any]:
-    """What tests have measured of exactly this program, by the name of the test. Other files count as none."""
+def _kept(path: Path, index: Index) -> Sequence[Kept]:
+    """What tests have measured of exactly this program. Other files, and those elsewhere, count as none."""
     program = next(artifact["sha256"] for artifact in index["artifacts"] if artifact["kind"] == "program")
-    content = _json(directory / f"{index['name']}.results.json")
-    if content.get("schema") != _RESULTS or content.get("sha256") != program:
-        return {}
-    return {each["name"]: each for each in _entries(content)}
+    if regular_files.beside(path, f"{index['name']}{kept_results.SUFFIX}") is None:
+        return ()
+    found = kept_results.of_program(path.parent, index["name"], program)
+    return () if found is None else found.results
 
 
-def left_out(directory: Path) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Yields the names of variants that did not qualify, each with the results that say why."""
-    for path in sorted(directory.rglob("*.results.json")) if directory.is_dir() else ():
-        content = _json(path)
-        if content.get("schema") == _RESULTS and content.get("qualifies") is False:
-            yield str(content.get("name")), [each for each in _entries(content) if each.get("state") == "failed"]
-
-
-def _entries(content: dict[str, Any]) -> list[dict[str, Any]]:
-    found = content.get("results")
-    named = found if isinstance(found, list) else []
-    return [each for each in named if isinstance(each, dict) and isinstance(each.get("name"), str)]
-
-
-def _json(path: Path) -> dict[str, Any]:
-    """The content of a file that may be missing or something else."""
-    with suppress(OSError, ValueError):
-        content = json_file.parse(regular_files.read(path, json_file.MAX_BYTES))
-        return content if isinstance(content, dict) else {}
-    return {}
+def left_out(directory: Path, builds: Iterable[Build]) -> list[Results]:
+    """The results of variants that did not qualify and are not among the builds below a directory, sorted by name."""
+    if not directory.is_dir():
+        return []
+    paths = (path for path in directory.rglob(f"*{kept_results.SUFFIX}") if not _is_hidden(path, directory))
+    folders = sorted({path.parent for path in paths})
+    built = {build.name for build in builds}
+    found = [each for folder in folders for each in kept_results.left_out(folder) if each.name not in built]
+    return sorted({each.name: each for each in found}.values(), key=lambda each: each.name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import html
+import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,9 @@ import yaml
 
 from etbuild.errors import printable
 from etbuild.files import regular_files
+from etkit.kept_results import Results
 from etkit.publishing.builds import Build
+from etkit.publishing.markdown import code, line, paragraph
 from etkit.tables import size
 
 FILE = "README.md"
@@ -35,12 +37,15 @@ _LICENSES = frozenset(
         *("zlib"),
     )
 )
-_TAGS = {
+_TAGS: dict[str, str | None] = {
+    "audio-codec": None,
     "seq2seq": "text2text-generation",
     "speech-to-text": "automatic-speech-recognition",
     "semantic-segmentation": "image-segmentation",
+    "time-series-prediction": "time-series-forecasting",
+    "universal-segmentation": "image-segmentation",
 }
-"""Tasks of manifests that Hugging Face calls otherwise. It has the other names too."""
+"""Tasks of manifests that Hugging Face calls otherwise; None if it has none. It has the other names too."""
 _BACKENDS = {"XnnpackBackend": "xnnpack", "CoreMLBackend": "coreml", "VulkanBackend": "vulkan", "QnnBackend": "qnn"}
 """The tags of backends that people look for."""
 
@@ -62,10 +67,6 @@ class Asked:
     tags: tuple[str, ...] = ()
 
 
-LeftOut = Sequence[tuple[str, list[dict[str, Any]]]]
-"""The variants that did not qualify, each with the results that say why."""
-
-
 def is_foreign(path: Path) -> bool:
     """Whether there is such a file, and another program or a person has written it."""
     try:
@@ -76,18 +77,18 @@ def is_foreign(path: Path) -> bool:
         return True
 
 
-def text(builds: Sequence[Build], left_out: LeftOut, asked: Asked) -> str:
+def text(builds: Sequence[Build], left_out: Sequence[Results], asked: Asked) -> str:
     """The card of some builds.
 
     Args:
         builds: The builds, sorted by the names of their programs.
-        left_out: The variants that did not qualify.
+        left_out: The results of variants that did not qualify.
         asked: What the builds do not say.
     """
     front = yaml.safe_dump(_front_matter(builds, asked), sort_keys=False, allow_unicode=True, width=1000)
     names = list(dict.fromkeys(build.base for build in builds))
     sections = [
-        [f"# {', '.join(map(_plain, names))}", *_described(builds)],
+        [f"# {', '.join(map(line, names))}", *_described(builds)],
         ["## Programs", "", *_programs(builds)],
         _left_out(left_out),
         _interfaces(builds),
@@ -136,8 +137,8 @@ def _task(builds: Sequence[Build]) -> str | None:
 def _described(builds: Sequence[Build]) -> Iterator[str]:
     texts = dict.fromkeys(build.metadata["description"] for build in builds if "description" in build.metadata)
     for each in texts:
-        yield from ("", _plain(each))
-    releases = sorted({build.index["versions"]["executorch"] for build in builds})
+        yield from ("", paragraph(each))
+    releases = sorted({line(build.index["versions"]["executorch"]) for build in builds})
     yield from ("", f"Programs for [ExecuTorch](https://pytorch.org/executorch), built with {', '.join(releases)}.")
 
 
@@ -146,10 +147,10 @@ def _programs(builds: Sequence[Build]) -> Iterator[str]:
         ("program", "files", "size", "backends", "delegated", "memory", "agreement"),
         (
             (
-                f"`{build.name}`",
-                ", ".join(f"`{_path(build, each['file'])}`" for each in build.shipped),
+                code(build.name),
+                ", ".join(code(_path(build, each["file"])) for each in build.shipped),
                 size(build.size),
-                ", ".join(build.backends) or "portable operators",
+                line(", ".join(build.backends)) or "portable operators",
                 "-" if build.delegated is None else f"{build.delegated:.1%}",
                 "-" if build.memory is None else size(build.memory),
                 _agreement(build),
@@ -170,16 +171,15 @@ def _path(build: Build, file: str) -> str:
 
 def _agreement(build: Build) -> str:
     """How near a program is to its model, if that was measured."""
-    found = [each for name, each in build.results.items() if name.startswith("checks/agreement/")]
-    return "; ".join(_line(f"{each['name'].rpartition('/')[2]}: {each.get('detail', '')}") for each in found) or "-"
+    found = [each for each in build.results if each.name.startswith("checks/agreement/")]
+    return "; ".join(line(f"{each.name.rpartition('/')[2]}: {each.detail}") for each in found) or "-"
 
 
-def _left_out(left_out: LeftOut) -> list[str]:
+def _left_out(left_out: Sequence[Results]) -> list[str]:
     if not left_out:
         return []
-    rows = [
-        (f"`{name}`", "; ".join(_line(str(each.get("detail", ""))) for each in why) or "-") for name, why in left_out
-    ]
+    failed = [(each.name, [one.detail for one in each.results if one.state == "failed"]) for each in left_out]
+    rows = [(code(name), "; ".join(map(line, why)) or "-") for name, why in failed]
     lead = "These variants were built, and do not have what their manifest asks for. They are not among the files."
     return ["## What did not qualify", "", lead, "", *_table(("variant", "why"), rows)]
 
@@ -196,35 +196,35 @@ def _interfaces(builds: Sequence[Build]) -> list[str]:
     lines = ["## Inputs and outputs"]
     for interface, names in groups:
         if len(groups) > 1:
-            lines += ["", f"### {', '.join(f'`{name}`' for name in names)}"]
+            lines += ["", f"### {', '.join(map(code, names))}"]
         for method, sides in interface.items():
             rows = [
-                (side[:-1], str(index), value.get("name", "-"), _type(value), _meaning(value))
+                (side[:-1], str(index), line(value["name"]) if "name" in value else "-", _type(value), _meaning(value))
                 for side in ("inputs", "outputs")
                 for index, value in enumerate(sides[side])
             ]
-            lines += ["", f"The method `{method}`:", "", *_table(("", "number", "name", "type", "meaning"), rows)]
+            lines += ["", f"The method {code(method)}:", "", *_table(("", "number", "name", "type", "meaning"), rows)]
             lines += _labels(sides)
     return lines if len(lines) > 1 else []
 
 
 def _type(value: dict[str, Any]) -> str:
     if "dtype" not in value:
-        return str(value.get("type", "-"))
+        return line(value.get("type", "")) or "-"
     sizes = ", ".join(map(str, value["shape"]))
-    return f"{value['dtype']} [{sizes}]" + (" or less" if value["dynamic"] else "")
+    return f"{line(value['dtype'])} [{sizes}]" + (" or less" if value["dynamic"] else "")
 
 
 def _meaning(value: dict[str, Any]) -> str:
     """What an input or output means, on one line."""
-    told = [_line(value["meaning"])] if "meaning" in value else []
-    told += [f"layout {value['layout']}"] if "layout" in value else []
+    told = [line(value["meaning"])] if "meaning" in value else []
+    told += [f"layout {line(value['layout'])}"] if "layout" in value else []
     told += [f"colors {value['colors']}"] if "colors" in value else []
     if "mean" in value or "deviation" in value:
         mean, deviation = value.get("mean", [0]), value.get("deviation", [1])
         told.append(f"(pixel / 255 - {_numbers(mean)}) / {_numbers(deviation)}")
     told += [f"from {value['range'][0]:g} to {value['range'][1]:g}"] if "range" in value else []
-    told += [f"in {_line(value['unit'])}"] if "unit" in value else []
+    told += [f"in {line(value['unit'])}"] if "unit" in value else []
     told += [f"{len(value['labels'])} labels"] if "labels" in value else []
     return "; ".join(told) or "-"
 
@@ -236,23 +236,29 @@ def _numbers(numbers: Sequence[float]) -> str:
 def _labels(sides: dict[str, Any]) -> Iterator[str]:
     for value in [*sides["inputs"], *sides["outputs"]]:
         if labels := value.get("labels"):
-            shown = ", ".join(f"{index} {_line(label)}" for index, label in enumerate(labels[:_LABELS]))
+            shown = ", ".join(f"{index} {line(label)}" for index, label in enumerate(labels[:_LABELS]))
             more = f", and {len(labels) - _LABELS:,} more in the file NAME.index.json" if len(labels) > _LABELS else ""
-            yield from ("", f"Labels of `{value['name']}`: {shown}{more}.")
+            yield from ("", f"Labels of {code(value['name'])}: {shown}{more}.")
 
 
 def _results(builds: Sequence[Build]) -> list[str]:
     rows = [
-        (f"`{build.name}`", _line(name), _line(str(each.get("state", "-"))), _line(str(each.get("detail", ""))) or "-")
+        (code(build.name), line(each.name), each.state, line(each.detail) or "-")
         for build in builds
-        for name, each in [*build.results.items()][:_RESULTS]
+        for each in build.results[:_RESULTS]
     ]
     return ["## What was measured", "", *_table(("program", "test", "result", "measured"), rows)] if rows else []
 
 
 def _applications(builds: Sequence[Build]) -> list[str]:
     rows = [
-        (f"`{build.name}`", kind, facts["library"], facts["release"], ", ".join(facts["links"]) or "-")
+        (
+            code(build.name),
+            line(kind),
+            line(facts["library"]),
+            line(facts["release"]),
+            line(", ".join(facts["links"])) or "-",
+        )
         for build in builds
         for kind, facts in build.applications.items()
     ]
@@ -271,28 +277,35 @@ def _use(builds: Sequence[Build]) -> list[str]:
     method = "forward" if "forward" in build.methods else min(build.methods)
     files = {artifact["kind"]: _path(build, artifact["file"]) for artifact in reversed(build.shipped)}
     given = ", ".join(_argument(value) for value in build.methods[method]["inputs"])
-    data = f', data_path="{files["named_data"]}"' if "named_data" in files else ""
+    data = f", data_path={_python(files['named_data'])}" if "named_data" in files else ""
     several = sum(artifact["kind"] == "named_data" for artifact in build.shipped) > 1
+    is_odd = any(not value.get("dtype", "float32").isidentifier() for value in build.methods[method]["inputs"])
     return (
         []
-        if several
+        if several or is_odd
         else [
             "## Use",
             "",
-            f"With the Python package `executorch` {build.index['versions']['executorch']}:",
+            f"With the Python package `executorch` {line(build.index['versions']['executorch'])}:",
             "",
             "```python",
             "import torch",
             "from executorch.runtime import Runtime",
             "",
-            f'program = Runtime.get().load_program("{files["program"]}"{data})',
-            f'outputs = program.load_method("{method}").execute([{given}])',
+            f"program = Runtime.get().load_program({_python(files['program'])}{data})",
+            f"outputs = program.load_method({_python(method)}).execute([{given}])",
             "```",
         ]
     )
 
 
+def _python(words: str) -> str:
+    """A text as Python writes it."""
+    return printable(json.dumps(words, ensure_ascii=False))
+
+
 def _argument(value: Any) -> str:
+    """An input of a call."""
     return f"torch.zeros({value['shape']}, dtype=torch.{value['dtype']})" if "dtype" in value else repr(value["value"])
 
 
@@ -302,16 +315,18 @@ def _sources(builds: Sequence[Build]) -> Iterator[str]:
         weights = build.metadata.get("weights_licenses", {})
         rows.append(
             (
-                f"`{build.name}`",
-                _line(build.metadata.get("version", "-")),
-                _line(build.metadata.get("license", "-")),
-                ", ".join(f"{_line(name)}: {_line(each)}" for name, each in sorted(weights.items())) or "-",
-                _line(", ".join(build.metadata.get("authors", ())) or "-"),
+                code(build.name),
+                line(build.metadata.get("version", "-")),
+                line(build.metadata.get("license", "-")),
+                ", ".join(f"{line(name)}: {line(each)}" for name, each in sorted(weights.items())) or "-",
+                line(", ".join(build.metadata.get("authors", ())) or "-"),
                 f"`{build.index['key'][:16]}`",
             )
         )
     yield from _table(("program", "version", "license", "licenses of weights", "authors", "key"), rows)
-    releases = sorted({f"{name} {release}" for build in builds for name, release in build.index["versions"].items()})
+    releases = sorted(
+        {f"{line(name)} {line(release)}" for build in builds for name, release in build.index["versions"].items()}
+    )
     yield from (
         "",
         f"Built with {', '.join(releases)}. `NAME.index.json` lists the digests of all sources, weights and packages; "
@@ -324,13 +339,3 @@ def _table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[st
     yield f"|{'---|' * len(heading)}"
     for row in rows:
         yield f"| {' | '.join(row)} |"
-
-
-def _plain(words: str) -> str:
-    """A text of other people that Markdown shows as it is."""
-    return re.sub(r"([\\`*_\[\]#~$])", r"\\\1", html.escape(printable(words), quote=False))
-
-
-def _line(words: str) -> str:
-    """A text of other people in a cell of a table."""
-    return _plain(" ".join(words.split())).replace("|", "\\|")

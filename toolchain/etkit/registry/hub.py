@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,20 +13,27 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from etbuild.errors import BuildError, InputError
-from etbuild.files import json_file
+from etbuild.files import json_file, regular_files
 from etbuild.files.scratch import temporary
+from etkit import kept_results
 from etkit.publishing import builds
 from etkit.registry.oci.attempts import Broken, Count, attempts
 
+_ENDPOINT_HINT = "leave it out, or write an address such as https://hub.example.com"
+
 try:
     import huggingface_hub
+    import huggingface_hub.constants
     import huggingface_hub.errors
     import huggingface_hub.utils
 except ImportError:
     message = "a push to Hugging Face needs the package `huggingface_hub`"
     raise InputError.of(message, "pip install huggingface_hub (the extra `huggingface` has it)") from None
+except ValueError as error:  # it reads the address when it is imported
+    raise InputError.of(f"HF_ENDPOINT: {error}", _ENDPOINT_HINT) from None
 
 _hub: Any = huggingface_hub  # its types leave out names that its documentation has
 errors = _hub.errors
@@ -103,11 +111,12 @@ def push(directory: Path, to: Target, message: str, private: bool = False) -> Pu
     """
     found = builds.read(directory)
     files = dict(_files(directory, found))
+    _check_endpoint()
     _hub.utils.disable_progress_bars()
-    api = huggingface_hub.HfApi()
     hint = "the commit was not made: push again"
     for attempt in attempts(threading.Event(), Count(), f"{to}: the push failed", hint):
         with attempt, _told(to):
+            api = huggingface_hub.HfApi()
             head, there = _state(api, to, private)
             old = _of_earlier(api, to, head, there, {build.base for build in found})
             removed = sorted((old & there) - files.keys())
@@ -116,18 +125,45 @@ def push(directory: Path, to: Target, message: str, private: bool = False) -> Pu
     raise AssertionError("attempts end with a result or an error")
 
 
+def _check_endpoint() -> None:
+    """Checks the address of the server, which HF_ENDPOINT may name."""
+    address = _hub.constants.ENDPOINT
+    try:
+        parts = urlsplit(address)
+        is_address = parts.scheme in ("https", "http") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_address = False
+    if not is_address:
+        raise InputError.of(f"HF_ENDPOINT: {address[:200]!r} is not an address of a server", _ENDPOINT_HINT)
+
+
 def _files(directory: Path, found: Sequence[builds.Build]) -> Iterator[tuple[str, Path]]:
     """The files to push, by their names in the repository."""
     root = directory if directory.is_dir() else directory.parent
     for build in found:
-        place = root / build.folder
-        names = [artifact["file"] for artifact in build.index["artifacts"]]
-        for name in (*names, build.index_file["file"], f"{build.name}.results.json"):
-            if (place / name).is_file():
-                yield f"{build.folder}/{name}" if build.folder else name, place / name
+        index = root / build.folder / build.index_file["file"]
+        names = [index.name, *(artifact["file"] for artifact in build.index["artifacts"])]
+        results = index.with_name(f"{build.name}{kept_results.SUFFIX}")
+        if build.results or (results.is_symlink() and regular_files.beside(index, results.name) is None):
+            names.append(results.name)
+        for name in names:
+            file = regular_files.beside(index, name)
+            if file is None:
+                raise _is_elsewhere(index.with_name(name))
+            yield f"{build.folder}/{name}" if build.folder else name, file
     for name in _BESIDE:
-        if (root / name).is_file():
-            yield name, root / name
+        path = root / name
+        if not os.path.lexists(path):
+            continue
+        file = Path(os.path.realpath(path))
+        if not file.is_relative_to(root.resolve()) or not file.is_file():
+            raise _is_elsewhere(path)
+        yield name, file
+
+
+def _is_elsewhere(path: Path) -> InputError:
+    message = f"{path}: is no file, or a link to a file that is not in its directory"
+    return InputError.of(message, "put the file in place of the link")
 
 
 def _state(api: Any, to: Target, private: bool) -> tuple[str | None, set[str]]:
@@ -157,7 +193,7 @@ def _of_earlier(api: Any, to: Target, head: str | None, there: set[str], bases: 
             with suppress(InputError):  # something else with such a name stays
                 index: Mapping[str, Any] = json_file.read(Path(local), _INDEX)
                 names = [artifact["file"] for artifact in index["artifacts"]]
-                listed = (*names, file, f"{index['name']}.results.json")
+                listed = (*names, file, f"{index['name']}{kept_results.SUFFIX}")
                 old |= {f"{folder}/{name}" if folder else name for name in listed}
     return old
 
@@ -183,6 +219,8 @@ class _told:  # noqa: N801 - it is used as a function
         pass
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if isinstance(error, errors.LocalEntryNotFoundError):  # a download has failed
+            error = error.__cause__ or error
         if isinstance(error, errors.OfflineModeIsEnabled):
             raise InputError.of(f"{self._to}: HF_HUB_OFFLINE is set", "unset it to push") from None
         response = getattr(error, "response", None)
@@ -192,7 +230,9 @@ class _told:  # noqa: N801 - it is used as a function
             raise InputError.of(f"{self._to}: the server refuses the login ({status})", hint) from None
         if isinstance(error, errors.HTTPError) and (status is None or status in _AGAIN):
             raise Broken(_first_line(error)) from None
-        if isinstance(error, (errors.HTTPError, ValueError)) and error is not None:
+        if isinstance(error, (errors.LocalEntryNotFoundError, ConnectionError, TimeoutError)):
+            raise Broken(_first_line(error)) from None
+        if isinstance(error, (errors.HTTPError, ValueError, OSError)):
             raise BuildError.of(f"{self._to}: {_first_line(error)}") from None
 
 

@@ -20,14 +20,21 @@ if TYPE_CHECKING:
     from etkit.registry.oci.registry import Repository
     from etkit.registry.oci.transfer import Moved
 
-_JOBS = 4
+DEFAULTS = {"jobs": 4, "stall_seconds": 60.0}
+"""The options of a transfer that have a value if nobody gives one."""
 PLACE = "a directory of programs, an index, the layout of a package, or REGISTRY/REPOSITORY:TAG"
 """The kinds of places with programs, for the help of an argument."""
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Adds the options of a transfer, and the options for reaching a registry."""
-    add_value(parser, "--jobs N", f"files at the same time (default: {_JOBS})", type=count, default=_JOBS)
+    add_value(
+        parser,
+        "--jobs N",
+        f"files at the same time (default: {DEFAULTS['jobs']})",
+        type=count,
+        default=DEFAULTS["jobs"],
+    )
     add_access(parser)
 
 
@@ -44,7 +51,7 @@ def add_access(parser: argparse.ArgumentParser) -> None:
         "--stall-seconds SECONDS",
         "give up on an answer that comes later, or slower than 1 kB in a second (default: 60)",
         type=_seconds,
-        default=60.0,
+        default=DEFAULTS["stall_seconds"],
     )
     add_flag(parser, "--json", "print JSON")
 

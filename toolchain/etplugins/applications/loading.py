@@ -38,7 +38,7 @@ def _problems(kind: tables.Kind, application: Application, plan: Plan, lowering:
     yield from _backends(kind, application, lowering)
     yield from _kernels(kind, application, lowering)
     if plan.runner is None:  # the runner of the library passes the values
-        yield from _values(kind, lowering)
+        yield from _values(kind, plan, lowering)
 
 
 def _files(kind: tables.Kind, plan: Plan, lowering: LoweringFacts) -> Iterator[Problem]:
@@ -91,9 +91,11 @@ def _kernels(kind: tables.Kind, application: Application, lowering: LoweringFact
             yield Problem(message, ("methods", name), hint)
 
 
-def _values(kind: tables.Kind, lowering: LoweringFacts) -> Iterator[Problem]:
-    """The inputs and outputs that an application cannot pass or take."""
-    for name, method in sorted(lowering["program"]["methods"].items()):
+def _values(kind: tables.Kind, plan: Plan, lowering: LoweringFacts) -> Iterator[Problem]:
+    """The inputs and outputs that an application cannot pass or take. Constant methods are for those who ask: they
+    may return a text."""
+    methods = lowering["program"]["methods"]
+    for name, method in sorted((name, methods[name]) for name in methods.keys() & plan.methods.keys()):
         for side, values, known in (
             ("input", method["inputs"], kind.inputs),
             ("output", method["outputs"], kind.outputs),

@@ -391,8 +391,7 @@ def _dequantized_for_activation(node: Node) -> Node | None:
 def _has_groups(weight: torch.Tensor, block: Sequence[int], *others: Any) -> bool:
     """Whether XNNPACK stores the scales of a quantized tensor in bfloat16: its rows have several scales each, or each
     row is one group of 4 bits."""
-    _, _, _, low, high, *_ = (*others, *[None] * 5)  # scales, zero points, dtype and the ends of the range
-    of_4_bits = (low, high) == (-8, 7) and len(block) == 2 and block[0] == 1
+    of_4_bits = others[3:5] == (-8, 7) and len(block) == 2 and block[0] == 1  # after scales, zero points and dtype
     return bool(block[-1] < weight.shape[-1] or of_4_bits)
 
 

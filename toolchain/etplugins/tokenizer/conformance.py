@@ -31,7 +31,11 @@ _TEXTS = (
     "مرحبا بالعالم שלום नमस्ते",
     "🙂 👩‍👩‍👧‍👦 🇩🇪",
     "for (int i = 0; i < n; ++i) { a[i] += 0x1F; }",
+    "the day.. and so on... the end",
+    "a == b // c -- d!! e?? (f)) [[g]]",
+    "\n\ta wide\u3000space,\u00a0and an end of lines\n\n",
 )
+_MOST_LITERALS = 32
 _REASON = re.compile(r"^E tokenizers:\S+\] (?:Failed to \w+ \w+: )?(.+)$", re.MULTILINE)
 _MOST = 40  # characters of a text in a message
 
@@ -131,9 +135,10 @@ def _kind(file: str) -> list[str]:
 def _of_texts(right: Any, runner: Any, form: other_forms.Form) -> Iterator[str]:
     """Yields what differs for texts: first their tokens, then the text that a program writes token by token."""
     marks = [token.content for token in right.get_added_tokens_decoder().values() if token.special][:8]
-    texts = _TEXTS if form.plain else (*_TEXTS, "".join(f"{mark}user\nhi" for mark in marks))
-    normal = (unicodedata.normalize(form.normal, each) if form.normal else each for each in texts)
-    for text in (each for each in normal if _knows(right, each)):
+    known = [*_TEXTS, *([] if form.plain else ["".join(f"{mark}user\nhi" for mark in marks)])]
+    texts = [(each, _knows) for each in known] + [(each, _encodes) for each in _with_literals(right)]
+    normal = ((unicodedata.normalize(form.normal, each) if form.normal else each, takes) for each, takes in texts)
+    for text in (each for each, takes in normal if takes(right, each)):
         tokens = right.encode(text, add_special_tokens=False).ids
         for starts, expected in enumerate((tokens, right.encode(text, add_special_tokens=True).ids)):
             counts = _around(tokens, expected) if form.plain else (starts, 0)
@@ -147,6 +152,34 @@ def _of_texts(right: Any, runner: Any, form: other_forms.Form) -> Iterator[str]:
         means, written = _text(right, tokens), _written(runner, tokens)
         if written is None or written.lstrip() != means.lstrip():  # a text may begin with a space of its first word
             yield f"writes {_shown(written)} for the tokens of {_shown(means)}"
+
+
+def _with_literals(right: Any) -> Iterator[str]:
+    """Yields a text with each literal, between letters if the tokenizer knows them."""
+    frame = "a{0} b {0}{0}" if _knows(right, "a b") else "{0} {0}"
+    return map(frame.format, itertools.islice(_literals(right), _MOST_LITERALS))
+
+
+def _encodes(right: Any, text: str) -> bool:
+    """Whether a tokenizer takes a text, of which some characters may be replaced."""
+    try:
+        right.encode(text, add_special_tokens=False)
+    except Exception:  # noqa: BLE001 - the library raises `Exception` itself
+        return False
+    return True
+
+
+def _literals(right: Any) -> Iterator[str]:
+    """Yields the literals that a tokenizer replaces, or at which it splits a text."""
+    found = [json.loads(part.__getstate__()) for part in (right.normalizer, right.pre_tokenizer) if part is not None]
+    while found:
+        part = found.pop()
+        if isinstance(part, dict):
+            found += [each for key, each in part.items() if key != "precompiled_charsmap"]
+            if isinstance(part.get("String"), str):
+                yield part["String"]
+        elif isinstance(part, list):
+            found += part
 
 
 def _around(tokens: list[int], expected: list[int]) -> tuple[int, int]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import itertools
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -18,14 +19,29 @@ from etplugins.tokenizer import sentencepiece_model
 
 _SPACE = "▁"
 _NORMAL_FORMS = ("NFC", "NFD", "NFKC", "NFKD")
-_PUNCTUATION = r"!-/:-@\[-`{-~\p{P}"
+_MARKS = r"!-/:-@\[-`{-~\p{P}"
+_BLANK = r"\t-\r \x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000}"
+_OF_WORDS = (
+    r"\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{200c}\x{200d}"
+    r"\x{24b6}-\x{24e9}\x{1f130}-\x{1f149}\x{1f150}-\x{1f169}\x{1f170}-\x{1f189}"
+)
+"""Characters. `\\s` and `\\w` are only those of ASCII to ExecuTorch's tokenizer, but all to Hugging Face's library."""
 _SPLITS = {
-    "BertPreTokenizer": rf"[^\s{_PUNCTUATION}]+|[{_PUNCTUATION}]",
-    "Punctuation": rf"[^{_PUNCTUATION}]+|[{_PUNCTUATION}]",
-    "Whitespace": r"\w+|[^\w\s]+",
-    "WhitespaceSplit": r"\S+",
+    "BertPreTokenizer": rf"[^{_BLANK}{_MARKS}]+|[{_MARKS}]",
+    "Whitespace": rf"[{_OF_WORDS}]+|[^{_OF_WORDS}{_BLANK}]+",
+    "WhitespaceSplit": rf"[^{_BLANK}]+",
 }
 """What a kind of pre-tokenizer splits a text into. ExecuTorch's `Split` takes the matches and drops what is between."""
+_OF_MARKS = {"Isolated": rf"[^{_MARKS}]+|[{_MARKS}]", "Contiguous": rf"[^{_MARKS}]+|[{_MARKS}]+"}
+"""The same for `Punctuation`, by what it does with marks."""
+_OF_SPACES = (
+    {"type": "Prepend", "prepend": _SPACE},
+    *({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": content} for content in (" ", _SPACE)),
+)
+"""Normalizers that a model of SentencePiece can have. The comparison tells whether it does the same with spaces."""
+_OTHERWISE = re.compile(r"\\[wWbBhH]|\[:|&&")
+"""What is another thing in the regular expressions of ExecuTorch's tokenizer than in those of Hugging Face's library:
+`①` is a part of a word only for one of them."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +94,7 @@ def of_json(content: bytes) -> Iterator[Form]:
                 yield Form(".json", _as_bpe(tokenizer, normal[0]), normal=normal[0])
         elif kind == "Unigram":
             yield from _as_sentencepiece(tokenizer)
-    except (_Unknown, ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError):
+    except (_Unknown, ArithmeticError, ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError):
         return  # a file with an odd part has no other form
 
 
@@ -95,7 +111,7 @@ def _as_bpe(tokenizer: dict[str, Any], left_out: str = "") -> bytes:
             normalizers += _marked_spaces(part)
             splits += [_split(f"{_SPACE}[^{_SPACE}]*|[^{_SPACE}]+")] if part.get("split", True) else []
         else:
-            splits.append(_split(_SPLITS[part["type"]]) if part["type"] in _SPLITS else _whole(part))
+            splits.append(_split_of(part))
     decoders = [each for part in _parts(tokenizer, "decoder", "decoders") for each in _decoders(part)]
     changed = {
         **tokenizer,
@@ -128,7 +144,7 @@ def _normalizers(part: dict[str, Any]) -> Iterator[dict[str, Any]]:
     if part["type"] != "Strip":
         yield part
         return
-    for side, pattern in (("strip_left", r"^\s+"), ("strip_right", r"\s+$")):
+    for side, pattern in (("strip_left", rf"^[{_BLANK}]+"), ("strip_right", rf"[{_BLANK}]+$")):
         if part[side]:
             yield _replaced({"Regex": pattern}, "")
 
@@ -171,17 +187,39 @@ def _split(pattern: str) -> dict[str, Any]:
     return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
 
 
-def _whole(part: dict[str, Any]) -> dict[str, Any]:
-    """A split that also has the text between its matches. ExecuTorch's drops it."""
-    pattern = part.get("pattern", {}).get("Regex")
-    if part["type"] != "Split" or pattern is None or part["behavior"] != "Isolated" or part.get("invert"):
+def _split_of(part: dict[str, Any]) -> dict[str, Any]:
+    """A pre-tokenizer as one that ExecuTorch's tokenizer knows."""
+    kind = part["type"]
+    if kind in ("ByteLevel", "Digits"):
         return part
-    return _split(rf"(?:{pattern})|(?:(?!{pattern})[\s\S])+")
+    if kind == "Split":
+        return _whole(part)
+    pattern = _OF_MARKS.get(part.get("behavior", "Isolated")) if kind == "Punctuation" else _SPLITS.get(kind)
+    if pattern is None:
+        raise _Unknown
+    return _split(pattern)
+
+
+def _whole(part: dict[str, Any]) -> dict[str, Any]:
+    """A split that also has the text between its matches. ExecuTorch's drops it, whatever the split is told to do with
+    the matches of a regular expression; it does what it is told with those of a literal."""
+    pattern = part["pattern"].get("Regex")
+    if pattern is not None and _OTHERWISE.search(pattern):
+        raise _Unknown
+    does = part["behavior"], bool(part.get("invert"))
+    if pattern is None and does in (("Isolated", False), ("Removed", False), ("MergedWithPrevious", False)):
+        return part
+    if pattern is not None and does == ("Isolated", False):
+        return _split(rf"(?:{pattern})|(?:(?!{pattern})[\s\S])+")
+    if pattern is not None and does == ("Removed", True):
+        return _split(rf"(?=[\s\S])(?:{pattern})")  # what looks ahead has all characters for `\s` and `\d`
+    raise _Unknown
 
 
 def _as_sentencepiece(tokenizer: dict[str, Any]) -> Iterator[Form]:
     """Models of SentencePiece: with and without a space before a text, and with all spaces or single ones."""
     model, added = tokenizer["model"], tokenizer.get("added_tokens") or []
+    table = _table(tokenizer)
     ends = _ends(tokenizer.get("post_processor"))
     words = [(str(word), float(score)) for word, score in model["vocab"]]
     marks = {token["id"]: token["content"] for token in added}
@@ -193,18 +231,32 @@ def _as_sentencepiece(tokenizer: dict[str, Any]) -> Iterator[Form]:
     if model.get("byte_fallback"):
         of_bytes = {f"<0x{value:02X}>" for value in range(256)}
         kinds |= {token: sentencepiece_model.BYTE for token, (word, _) in enumerate(words) if word in of_bytes}
-    kinds[model["unk_id"]] = sentencepiece_model.UNKNOWN
-    apart = frozenset([*ends, model["unk_id"]])
+    unknown = model.get("unk_id")
+    if not isinstance(unknown, int) or not 0 <= unknown < len(words):
+        raise _Unknown  # a model of SentencePiece must have such a piece
+    kinds[unknown] = sentencepiece_model.UNKNOWN
+    apart = frozenset([*ends, unknown])
     of_kinds = [
         (word, score, kinds.get(token, sentencepiece_model.NORMAL)) for token, (word, score) in enumerate(words)
     ]
-    normal = _parts(tokenizer, "normalizer", "normalizers")
-    table = next(
-        (base64.b64decode(each["precompiled_charsmap"]) for each in normal if "precompiled_charsmap" in each), b""
-    )
     for begins, single in itertools.product((True, False), (True, False)):
         written = sentencepiece_model.write(of_kinds, ends, table, begins_with_space=begins, single_spaces=single)
         yield Form(".model", written, apart, plain=True)
+
+
+def _table(tokenizer: dict[str, Any]) -> bytes:
+    """How characters are normalized, as SentencePiece compiles it; empty for none. A model of SentencePiece has nothing
+    else but what it does with spaces."""
+    table = b""
+    for at, part in enumerate(_parts(tokenizer, "normalizer", "normalizers")):
+        if part["type"] == "Precompiled" and at == 0:
+            table = base64.b64decode(part["precompiled_charsmap"])
+        elif part["type"] != "Strip" and part not in _OF_SPACES:
+            raise _Unknown
+    for part in _parts(tokenizer, "pre_tokenizer", "pretokenizers"):
+        if part["type"] != "WhitespaceSplit" and (part["type"], part.get("replacement")) != ("Metaspace", _SPACE):
+            raise _Unknown
+    return table
 
 
 def _ends(part: Any) -> list[int]:

@@ -4,7 +4,7 @@ Each operator that reads or makes complex tensors is traced with PyTorch's `Comp
 and an imaginary part. The traced operators take its place. A complex result of the method becomes a pair, as
 `torch.view_as_real` makes it.
 
-Limits: `complex`, `fourier`.
+Limit: `complex`.
 """
 
 from __future__ import annotations
@@ -137,6 +137,9 @@ class _Rewriting:
 
     def _give(self, node: Node, result: Any) -> None:
         """Notes the pair in place of a node, or gives its real result to its users."""
+        value = node.meta.get("val")
+        if isinstance(value, torch.Tensor) and value.is_complex() is isinstance(result, Node):
+            raise self._error(node, None)  # such as a view of the same memory with another dtype
         if isinstance(result, Node):
             node.replace_all_uses_with(result)
             self._program.graph_signature.replace_all_uses(node.name, result.name)
@@ -165,6 +168,10 @@ class _Rewriting:
         if spec.kind is InputKind.USER_INPUT:
             message = f"the input `{node.name}` is complex, and a program takes real tensors"
             hint = "take a pair, a tensor whose last size is 2, and begin with `x = torch.view_as_complex(x)`"
+            raise BuildError.at(self._path, message, hint)
+        if spec.target in self._program.graph_signature.buffers_to_mutate.values():
+            message = f"the method writes to the buffer `{spec.target}`, which is complex: programs keep real tensors"
+            hint = "keep pairs, tensors whose last size is 2, and view them by `torch.view_as_complex` in the method"
             raise BuildError.at(self._path, message, hint)
         content = self._program.constants.get(spec.target)
         if not isinstance(content, torch.Tensor) or type(content) is not torch.Tensor:
@@ -261,6 +268,7 @@ class _Rewriting:
         before = nodes[index] if index < len(nodes) else next(n for n in self._graph.nodes if n.op != "placeholder")
         with self._graph.inserting_before(before):
             node = self._graph.placeholder(f"c_{name}")
+        node.target = node.name  # which is unique: the names of `a.b` and `a_b` would be equal
         from torch._subclasses.fake_tensor import unset_fake_temporarily
         from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 

@@ -148,7 +148,10 @@ class _Matrix:
 
     def name(self, dtype: torch.dtype) -> str:
         """The name of the constant: other matrices have other names."""
-        scaled = {1.0: "", 1 / self.size: "_by_n"}.get(self.scale, "_by_root_n")
+        known = {1.0: "", 1 / self.size: "_by_n", 1 / math.sqrt(self.size): "_by_root_n"}
+        scaled = known.get(self.scale)
+        if scaled is None:  # that of a size whose factor this is
+            scaled = f"_times_{self.scale.hex()}".replace(".", "_").replace("-", "_")
         inverse = "_inverse" if self.sign > 0 else ""
         return f"fourier_{self.kind}_{self.size}_{self.wanted}{inverse}{scaled}_{_name(dtype)}"
 

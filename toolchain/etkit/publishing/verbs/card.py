@@ -32,7 +32,8 @@ def run(options: argparse.Namespace) -> int:
     from etkit.publishing import builds, card
 
     asked = card.Asked(options.base_model, options.pipeline_tag, tuple(options.languages), tuple(options.tags))
-    text = card.text(builds.read(options.dir), [*builds.left_out(options.dir)], asked)
+    found = builds.read(options.dir)
+    text = card.text(found, builds.left_out(options.dir, found), asked)
     if options.out == Path("-"):
         print(text, end="")
         return 0

@@ -16,6 +16,7 @@ from etkit import kept_results
 from etkit.building import explanation, lockfile
 from etkit.inspection import program_diff
 from etkit.kept_results import Results
+from etkit.publishing import markdown as markdown_of
 from etkit.registry.oci import facts
 from etkit.registry.oci.facts import Facts
 from etkit.registry.oci.package import Program
@@ -126,14 +127,14 @@ def markdown(programs: Sequence[Summarized], left_out: Sequence[Results] = ()) -
     lines = ["| program | size | delegated | memory | |", "|---|---:|---:|---:|---|"]
     for each in programs:
         cells = [
-            f"`{each.name}`",
+            markdown_of.code(each.name),
             _cell(each, lambda found: found.size, size),
             _cell(each, lambda found: found.delegated, "{:.1%}".format),
             _cell(each, lambda found: found.memory, size),
             each.state,
         ]
         lines.append(f"| {' | '.join(cells)} |")
-    lines += [f"| `{_markdown_cell(each.name)}` | - | - | - | does not qualify |" for each in left_out]
+    lines += [f"| {markdown_of.code(each.name[:_LONGEST])} | - | - | - | does not qualify |" for each in left_out]
     lines += [*_measured([each.results for each in programs if each.results is not None], left_out)]
     for each in programs:
         lines += [
@@ -151,15 +152,11 @@ def _measured(results: Sequence[Results], left_out: Sequence[Results]) -> Iterat
         return
     yield from ["", "| program | test | measured | |", "|---|---|---|---|"]
     for each, one in rows[:_MOST_ROWS]:
-        detail = _markdown_cell(one.detail.partition("\n")[0])
-        yield f"| `{_markdown_cell(each.name)}` | `{_markdown_cell(one.name)}` | {detail} | {one.state} |"
+        names = " | ".join(markdown_of.code(name[:_LONGEST]) for name in (each.name, one.name))
+        detail = markdown_of.line(one.detail.partition("\n")[0][:_LONGEST])
+        yield f"| {names} | {detail} | {one.state} |"
     if len(rows) > _MOST_ROWS:
         yield f"| and {len(rows) - _MOST_ROWS} more | | | |"
-
-
-def _markdown_cell(text: str) -> str:
-    """A text from a file as the cell of a table: it ends no cell, and no HTML of it is shown."""
-    return escape(printable(text)[:_LONGEST], quote=False).replace("|", "\\|").replace("`", "'")
 
 
 def _cell(program: Summarized, fact: Callable[[Facts], Any], shown: Callable[[Any], str]) -> str:
@@ -178,7 +175,16 @@ def _folded(title: str, lines: list[str]) -> Iterator[str]:
         shown.append(f"and {len(lines) - _MOST_LINES} more")
     longest = max((len(run) for line in shown for run in re.findall("`+", line)), default=0)
     fence = "`" * max(3, longest + 1)
-    yield from ["", f"<details><summary>{title}</summary>", "", f"{fence}text", *shown, fence, "", "</details>"]
+    yield from [
+        "",
+        f"<details><summary>{escape(printable(title), quote=False)}</summary>",
+        "",
+        f"{fence}text",
+        *shown,
+        fence,
+        "",
+        "</details>",
+    ]
 
 
 def lock_differences(programs: list[Summarized], lockfiles: Path) -> dict[str, CheckError | None]:

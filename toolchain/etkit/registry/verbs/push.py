@@ -74,7 +74,10 @@ def add(verbs: Any) -> None:
     registry_options.add(parser)
 
 
-_OF_REGISTRIES = ("registry", "tags", "tag_files", "forward_tags", "stamp_files", "mount_from", "sign")
+_OF_REGISTRIES = (
+    *("registry", "tags", "tag_files", "forward_tags", "stamp_files", "mount_from", "sign"),
+    *("jobs", "plain_http", "ca_file", "stall_seconds"),
+)
 _OF_HUB = ("message", "private")
 
 
@@ -82,7 +85,8 @@ def _refuse(options: argparse.Namespace, names: Sequence[str], what: str) -> Non
     from etbuild.errors import InputError
 
     for name in names:
-        if getattr(options, name):
+        given = getattr(options, name)
+        if given and given != registry_options.DEFAULTS.get(name):
             option = name.replace("_", "-").replace("tags", "tag").replace("files", "file")
             raise InputError.of(f"--{option} does not go with {what}", "leave it out")
 
