@@ -228,6 +228,13 @@ def test_a_buffer_of_complex_numbers_is_two_constants() -> None:
     assert sorted(program.constants) == ["turns_imag", "turns_real"]
 
 
+def test_buffers_with_similar_names_stay_apart() -> None:
+    module = Net(lambda self, x: AS_REAL(z(x) * self.a.b + self.a_b), a_b=torch.full((8,), 2j))
+    module.a = nn.Module()
+    module.a.register_buffer("b", torch.full((8,), 1j), persistent=False)
+    torch.testing.assert_close(lowerable(module, X).module()(X), module(X))
+
+
 def test_large_transforms_have_small_constants() -> None:
     program = check(lambda _, x: torch.fft.rfft(x, n=1024).abs(), SOUND)
     assert sum(constant.nbytes for constant in program.constants.values()) < 30_000

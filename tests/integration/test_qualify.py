@@ -102,6 +102,7 @@ def test_an_older_program_of_a_variant_that_no_longer_qualifies_is_removed(build
     kept.write_text("mine")
     (tmp_path / "net.yaml").write_text(MANIFEST.replace("at_most: 0.8", "at_most: 0.1"))
     _, errors = build("--variant", "all")
+    assert "note: removed net.same.pte" not in errors, "there were only results"
     assert files(out) == OF_NET | {"net.report.html", "net.int8.results.json", "net.same.results.json", kept.name}
     assert "note: removed net.int8.pte of an earlier build" in errors
 
@@ -118,6 +119,27 @@ def test_a_variant_that_the_command_names_must_qualify(build: Any, tmp_path: Pat
     with pytest.raises(CheckError, match=r"net\.same does not qualify"):
         etbuild.load(tmp_path / "net.yaml", variant="same").build(tmp_path / "own", cache=False)
     assert "net.same.pte" not in files(tmp_path / "own")
+
+
+def test_a_filter_selects_results_of_what_qualifies(
+    build: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    build("--variant", "int8")
+    command = ["test", str(tmp_path / "net.yaml"), "--cache-dir", str(tmp_path / "cache"), "--json", "--variant"]
+
+    def names(*options: str, expect: int = 0) -> list[str]:
+        capfd.readouterr()
+        assert main.main([*command, *options]) == expect
+        said = capfd.readouterr().out
+        return [each["name"] for each in json.loads(said)["tests"]] if said else []
+
+    every = ["qualify/size", "qualify/memory", "qualify/sqnr/forward"]
+    assert names("int8", "--filter", "qualify/*") == every
+    assert names("int8", "--filter", "qualify") == every
+    assert names("int8", "--filter", "qualify/s*") == ["qualify/size", "qualify/sqnr/forward"]
+    assert names("int8", "--filter", "*/forward") == ["qualify/sqnr/forward"]
+    assert names("int8", "--filter", "qualify/none", expect=2) == []
+    assert names("same", "--filter", "qualify/sqnr/*", expect=2) == []
 
 
 def test_a_failure_of_one_variant_does_not_stop_the_others(build: Any, tmp_path: Path) -> None:

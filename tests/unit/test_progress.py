@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
+import os
+import sys
 import time
+from contextlib import suppress
 
 import pytest
 
@@ -67,6 +70,20 @@ def test_without_a_terminal_a_line_says_every_ten_seconds_what_runs(
         clock[0] = 100.0 + second
         said("lower forward" if 3 <= second < 19 else None)
     assert capsys.readouterr().err.splitlines() == ["10 s: lower forward", "20 s: lower forward"]
+
+
+def test_nobody_reads_the_lines_and_the_command_goes_on(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    said = progress.Spoken()
+    clock[0] += 11
+    with os.fdopen(writer, "w", 1) as stream:
+        monkeypatch.setattr(sys, "stderr", stream)
+        said("export")
+        with suppress(BrokenPipeError):
+            stream.close()
+    clock[0] += 11
+    said("export")
 
 
 def test_a_variable_turns_the_lines_off(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from etbuild.key.declared import Inputs
 from etbuild.manifest import validate
 from etkit.running.testing import agreements
 from etplugins.comparison import quantized
-from etplugins.model_tests.parts import Agreement
+from etplugins.model_tests.parts import MEASURES, Agreement
 from etplugins.samples import images, reading, sounds
 from etplugins.samples.names import matches, names
 from etplugins.samples.parts import Image, Samples, Sound
@@ -229,6 +229,32 @@ def agreement(measure: str, **limits: Any) -> Agreement:
 def test_measures_have_their_usual_values(measure: str, want: list[Any], got: list[Any], expected: float) -> None:
     measured = agreements.measure_of(agreement(measure))
     assert measured([torch.tensor(want)], [torch.tensor(got)]) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+def test_an_output_without_numbers_reaches_no_limit(measure: str) -> None:
+    want = torch.tensor([1.0, 0.0]).repeat(1, 8, 8)
+    want = want.mT if measure == "argmax" else want
+    limits = {"max_worst": 1e9} if measure in ("error", "distance") else {"min_worst": 0.1}
+    for of_model in (want, -want):
+        value = agreements.measure_of(agreement(measure))([of_model], [torch.full_like(want, math.nan)])
+        assert agreements.judged(agreement(measure, **limits), ["a"], [value])[1], value
+
+
+@pytest.mark.parametrize("spoiled", [math.inf, -math.inf])
+def test_psnr_of_infinite_numbers_is_the_worst(spoiled: float) -> None:
+    assert agreements.measure_of(agreement("psnr"))([torch.ones(2)], [torch.tensor([spoiled, 1.0])]) == -math.inf
+
+
+def test_a_place_without_a_number_is_in_no_union() -> None:
+    assert agreements.measure_of(agreement("iou"))([torch.tensor([-1.0, -1.0])], [torch.tensor([math.nan, -1.0])]) == 0
+
+
+@pytest.mark.parametrize("scale", [1e200, 1e-200])
+def test_psnr_is_known_for_numbers_of_any_size(scale: float) -> None:
+    want = torch.tensor([0.0, 1.0], dtype=torch.float64) * scale
+    value = agreements.measure_of(agreement("psnr"))([want], [want * 0.9])
+    assert value == pytest.approx(10 * math.log10(1 / 0.005))
 
 
 def test_the_worst_sample_is_the_largest_one_if_less_is_better() -> None:

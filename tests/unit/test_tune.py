@@ -5,14 +5,16 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from etbuild.errors import InputError
+from etbuild.manifest import validate
 from etkit import kept_results
-from etkit.choosing import shown
+from etkit.choosing import added, shown
 from etkit.choosing.schemes import BASE, Scheme, schemes
 from etkit.choosing.trials import Trial, Value, marked
 from etkit.kept_results import Kept, Results
@@ -105,7 +107,18 @@ def test_the_best_are_those_that_no_other_beats() -> None:
     ]
     best = {each.scheme.name for each in marked(trials) if each.is_best}
     assert {"float32", "int8", "no-slower"} <= best
-    assert not best & {"worse", "failed"}
+    assert not best & {"worse", "failed", "spoiled"}
+
+
+def test_a_scheme_that_breaks_a_limit_is_not_the_best_and_is_not_compared() -> None:
+    whole = trial("float32", 100, 1.0, None)
+    broken = replace(trial("int8", 50, 1.0, None), agreements={"top1": Value(1.0, 1.0, False, False)})
+    lost = replace(trial("int4", 50, 1.0, None), agreements={"error": Value(math.inf, math.inf, True, True)})
+    exact = replace(trial("exact", 100, 1.0, None), agreements={"sqnr": Value(math.inf, math.inf, False, True)})
+    assert [each.is_best for each in marked([whole, broken, lost, exact])] == [True, False, False, True]
+    [none] = marked([broken])
+    assert shown.lines([none]) == []
+    assert "There is none." in shown.page("net", [none])
 
 
 def test_any_numbers_can_be_shown() -> None:
@@ -120,10 +133,29 @@ def test_any_numbers_can_be_shown() -> None:
 def test_a_variant_is_one_line_of_yaml() -> None:
     import yaml
 
-    patch = {"a": {"b": None, "no": [1, 1e-05, "yes", "1", True]}, "8da4w": "x: y"}
+    texts = ["a, b", "{a}", "[a]", "]", "a: b", "a #b", "- a", "a\nb", "", " a", "'", '"', "é", "1e5", "no", "?", "a]"]
+    patch = {"a": {"b": None, "no": [1, 1e-05, "yes", "1", True], "x, y": texts}, "8da4w": "x: y"}
     line = shown.entry("8da4w", patch)
     assert "\n" not in line
     assert yaml.safe_load(line) == {"8da4w": patch}
+
+
+def test_a_variant_is_written_only_as_it_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    head = 'schema: executorch-model/v1\nname: net\nmodel: {factory: "m:f"}\n'
+    text = head + "methods: {forward: {example_inputs: [{shape: [1, 8]}]}}  # mine\n"
+    manifest = tmp_path / "net.yaml"
+    patch = {"model": {"kwargs": {"a": "b, c", "d": 1}}}
+    trials = [Trial(Scheme("other", patch), 1, is_best=True)]
+    manifest.write_text(text)
+    assert added.add(manifest, trials) == ["other"]
+    assert manifest.read_text().startswith(text)
+    assert validate.load(manifest, variant="other").data["model"]["kwargs"] == {"a": "b, c", "d": 1}
+    for line in ("other: {model: {kwargs: {a: b, c, d: 1}}}", "other: {model: {kwargs: {a: 'b, c', d: true}}}"):
+        manifest.write_text(text)
+        monkeypatch.setattr(added, "entry", lambda *_, line=line: line)
+        with pytest.raises(InputError, match="leaves no place"):
+            added.add(manifest, trials)
+        assert manifest.read_text() == text
 
 
 def test_results_belong_to_the_bytes_of_a_program(tmp_path: Path) -> None:

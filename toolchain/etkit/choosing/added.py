@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,13 +32,14 @@ def add(path: Path, trials: Sequence[Trial]) -> list[str]:
     document = yaml_document.load(path)
     present: Any = document.data.get("variants", {})
     new = {
-        each.scheme.name: entry(each.scheme.name, each.scheme.patch)
+        each.scheme.name: each.scheme.patch
         for each in trials
         if each.is_best and each.scheme.patch and each.scheme.name not in present
     }
     if not new:
         return []
     content = path.read_bytes()
+    written = [entry(*each) for each in new.items()]
     lines = content.decode("utf-8").splitlines(keepends=True)
     end = "\r\n" if lines and lines[0].endswith("\r\n") else "\n"
     if lines and not lines[-1].endswith(("\n", "\r")):
@@ -47,15 +49,15 @@ def add(path: Path, trials: Sequence[Trial]) -> list[str]:
         first = document.keys.get(("variants", next(iter(present), "")))
         if first is None or first.line == key.line:
             raise _cannot(path)
-        lines[key.line : key.line] = [" " * (first.column - 1) + each + end for each in new.values()]
+        lines[key.line : key.line] = [" " * (first.column - 1) + each + end for each in written]
     else:
-        lines += ["variants:" + end, *(f"  {each}{end}" for each in new.values())]
+        lines += ["variants:" + end, *(f"  {each}{end}" for each in written)]
     _check(path, "".join(lines), document, new)
     artifacts.replace(path.resolve(), "".join(lines).encode())
     return [*new]
 
 
-def _check(path: Path, text: str, before: yaml_document.Document, new: dict[str, str]) -> None:
+def _check(path: Path, text: str, before: yaml_document.Document, new: dict[str, dict[str, Any]]) -> None:
     """Checks that a new text says the same as the old one, with new variants."""
     with tempfile.TemporaryDirectory() as scratch:
         written = Path(scratch, "manifest.yaml")
@@ -65,10 +67,18 @@ def _check(path: Path, text: str, before: yaml_document.Document, new: dict[str,
             after = yaml_document.load(written).data
         except InputError:
             raise _cannot(path) from None
-    variants = {name: each for name, each in after.get("variants", {}).items() if name not in new}
+    added: Any = after.get("variants", {})
+    variants = {name: each for name, each in added.items() if name not in new}
+    if _typed({name: added.get(name) for name in new}) != _typed(new):
+        raise _cannot(path)
     same = {key: each for key, each in after.items() if key != "variants"}
     if {**same, **({"variants": variants} if "variants" in before.data else {})} != before.data:
         raise _cannot(path)
+
+
+def _typed(data: Any) -> str:
+    """A text that tells 1, 1.0 and true apart."""
+    return json.dumps(data, sort_keys=True, default=repr)
 
 
 def _cannot(path: Path) -> InputError:

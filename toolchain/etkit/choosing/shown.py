@@ -83,7 +83,7 @@ def lines(trials: Sequence[Trial]) -> list[str]:
 
 def entry(name: str, patch: Mapping[str, Any]) -> str:
     """A variant on one line."""
-    return f"{name}: {_flow(patch)}"
+    return f"{_flow(name)}: {_flow(patch)}"
 
 
 def _flow(value: Any) -> str:
@@ -91,9 +91,10 @@ def _flow(value: Any) -> str:
         return "{" + ", ".join(f"{_flow(key)}: {_flow(each)}" for key, each in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(map(_flow, value)) + "]"
-    written = yaml.safe_dump(value, default_flow_style=True, width=2**20, allow_unicode=False)
-    quoted: str = written.removesuffix("\n").removesuffix("\n...")
-    return quoted
+    # In a list, since outside of lists a text needs no quotes around `, `.
+    style = '"' if isinstance(value, str) and "\n" in value else None  # other styles break the line
+    written: str = yaml.safe_dump([value], default_style=style, default_flow_style=True, width=2**20)
+    return written.removesuffix("\n").removeprefix("[").removesuffix("]")
 
 
 def plot(name: str, trials: Sequence[Trial]) -> str:
@@ -150,7 +151,8 @@ def page(name: str, trials: Sequence[Trial]) -> str:
     cells = "".join(f"<th>{_escaped(cell)}</th>" for cell in head)
     body = "".join(f"<tr>{''.join(f'<td>{_escaped(cell)}</td>' for cell in row)}</tr>\n" for row in others)
     title = _escaped(f"Schemes of {name}")
-    variants = _escaped("\n".join(lines(trials)) or "The manifest has the best one.")
+    others_best = "The manifest has the best one." if any(each.is_best for each in trials) else "There is none."
+    variants = _escaped("\n".join(lines(trials)) or others_best)
     return (
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{title}</title>\n'
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -63,7 +64,8 @@ class Trial:
         agreements: What was measured, by its name.
         latency: The sum of the median seconds of one call of each method; None if it was not measured.
         reason: Why it was not built or measured; empty if all is known.
-        is_best: Whether no other scheme is better in something, and at least as good in all.
+        is_best: Whether it has the limits of the manifest, and no other such scheme is better in something and at
+            least as good in all.
     """
 
     scheme: Scheme
@@ -199,8 +201,13 @@ def _latency(candidate: Candidate, tuning: Tuning, seconds: float) -> float:
 
 def marked(trials: Sequence[Trial]) -> list[Trial]:
     """The trials, of which those are marked that no other one beats."""
-    known = [each for each in trials if each.size is not None and each.agreements]
+    known = [each for each in trials if each.size is not None and each.agreements and _is_usable(each)]
     return [replace(each, is_best=each in known and not any(_beats(other, each) for other in known)) for each in trials]
+
+
+def _is_usable(trial: Trial) -> bool:
+    """Whether a program has the limits of the manifest, and its outputs are numbers."""
+    return all(value.passed and value.cost < math.inf for value in trial.agreements.values())  # NaN is not less
 
 
 def _beats(one: Trial, other: Trial) -> bool:

@@ -81,7 +81,8 @@ class Spoken:
         now, self._stage = time.monotonic(), stage or self._stage
         if now - self._said >= _SECONDS:
             self._said = now
-            print(f"{now - self._began:.0f} s: {printable(self._stage)}", file=sys.stderr, flush=True)
+            with suppress(OSError, ValueError):  # nobody may read the stream any more, and the build goes on
+                print(f"{now - self._began:.0f} s: {printable(self._stage)}", file=sys.stderr, flush=True)
 
 
 def speak() -> None:

@@ -4,7 +4,7 @@ Each operator that reads or makes complex tensors is traced with PyTorch's `Comp
 and an imaginary part. The traced operators take its place. A complex result of the method becomes a pair, as
 `torch.view_as_real` makes it.
 
-Limits: `complex`, `fourier`.
+Limit: `complex`.
 """
 
 from __future__ import annotations
@@ -268,6 +268,7 @@ class _Rewriting:
         before = nodes[index] if index < len(nodes) else next(n for n in self._graph.nodes if n.op != "placeholder")
         with self._graph.inserting_before(before):
             node = self._graph.placeholder(f"c_{name}")
+        node.target = node.name  # which is unique: the names of `a.b` and `a_b` would be equal
         from torch._subclasses.fake_tensor import unset_fake_temporarily
         from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 

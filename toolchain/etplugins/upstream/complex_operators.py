@@ -2,6 +2,8 @@
 
 PyTorch's `ComplexTensor` has most of them. This module has those that it lacks, and those for which ExecuTorch has no
 kernel: `hypot`, complex numbers of Python, and Fourier transforms.
+
+Limit: `complex-operators`.
 """
 
 from __future__ import annotations

@@ -101,9 +101,12 @@ def _sqnr(want: torch.Tensor, got: torch.Tensor) -> float:
 
 
 def _psnr(want: torch.Tensor, got: torch.Tensor) -> float:
-    error = float(((want - got) ** 2).mean())
+    span = _span(want)
+    error = float((((want - got) / span) ** 2).mean())
+    if not math.isfinite(error) or not math.isfinite(span):
+        return -math.inf
     exact = error == 0  # as good as can be, but it does not hide other samples in a mean
-    return _BEST if exact else min(_BEST, 10 * math.log10(float(_span(want)) ** 2 / error))
+    return _BEST if exact else min(_BEST, -10 * math.log10(error))
 
 
 def _span(want: torch.Tensor) -> torch.Tensor:
@@ -124,16 +127,17 @@ def _ssim(want: torch.Tensor, got: torch.Tensor) -> torch.Tensor:
 
 def _top(count: int, want: torch.Tensor, got: torch.Tensor) -> torch.Tensor:
     first = got.topk(min(count, got.shape[-1]), dim=-1).indices
-    return (first == want.argmax(-1, keepdim=True)).any(-1).to(torch.float64).mean()
+    found = (first == want.argmax(-1, keepdim=True)).any(-1)
+    return (found & ~got.isnan().any(-1)).to(torch.float64).mean()  # NaN counts as the largest number, so as the first
 
 
 def _argmax(want: torch.Tensor, got: torch.Tensor) -> torch.Tensor:
-    return (want.argmax(1) == got.argmax(1)).to(torch.float64).mean()
+    return ((want.argmax(1) == got.argmax(1)) & ~got.isnan().any(1)).to(torch.float64).mean()
 
 
 def _iou(want: torch.Tensor, got: torch.Tensor) -> float:
     one, other = want > 0, got > 0
-    either = int((one | other).sum())
+    either = int((one | other | got.isnan()).sum())  # NaN is neither inside nor outside
     return int((one & other).sum()) / either if either else 1.0
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,18 +21,41 @@ from etkit.local.build import BuildOptions
 from etkit.local.options import kept_cache
 from etkit.program import build_into
 from etkit.running.testing.results import Result
+from etplugins.model_tests.parts import Qualify
 
 if TYPE_CHECKING:
     from etbuild.key.declared import Inputs
     from etbuild.manifest.validate import Manifest
+    from etbuild.plan.plan import Plan
     from etkit.kept_results import Results
     from etplugins.runtime.program_files import ProgramFiles
+
+
+_ALL = "qualify"  # a pattern that fits it is one for all results; the result that nothing could be judged has it
+
+
+def is_wanted(loaded: Manifest, plan: Plan, pattern: str | None) -> bool:
+    """Whether a pattern for names of tests fits one of the results of a manifest."""
+    return "qualify" in loaded.data and any(_fits(name, pattern) for name in _names(loaded, plan))
+
+
+def _names(loaded: Manifest, plan: Plan) -> Iterator[str]:
+    """The names that results have. Methods that the base has not are among them."""
+    qualify = Qualify.of_manifest(loaded.data["qualify"])
+    yield from (f"qualify/{key}" for key in ("size", "memory") if getattr(qualify, key) is not None)
+    if qualify.sqnr is not None:
+        yield from (f"qualify/sqnr/{method}" for method in plan.methods)
+    yield from (f"qualify/agreement/{each.measure}" for each in qualify.agreement or ())
+
+
+def _fits(name: str, pattern: str | None) -> bool:
+    return pattern is None or fnmatchcase(name, pattern) or fnmatchcase(_ALL, pattern)
 
 
 def results(
     options: argparse.Namespace, manifest: Path, loaded: Manifest, files: ProgramFiles, scratch: Path
 ) -> list[Result]:
-    """The results of the limits of a variant.
+    """The results of the limits of a variant that fit the option `--filter`.
 
     Args:
         options: The options of `etbuild test`. They name the other programs, if they name this one.
@@ -55,14 +80,18 @@ def results(
                 path = given[name]
             else:
                 why = f"it is compared with `{name}`: name its target under `compared_with`"
-                return [Result("qualify", "skipped", why)]
+                return [Result(_ALL, "skipped", why)]
             others[word] = _candidate(other, path, declared)
         how = BuildOptions(silent, kept_cache(options) if options.program is None else None)
         with locating(loaded.positions):
             judged: Results = plugins.load("judge", "qualify")(loaded.data["qualify"], candidate, others, how)
     except EtbuildError as error:
-        return [Result("qualify", "failed", str(error))]
-    return [Result(each.name, each.state, each.detail, measured=each.measured) for each in judged.results]
+        return [Result(_ALL, "failed", str(error))]
+    return [
+        Result(each.name, each.state, each.detail, measured=each.measured)
+        for each in judged.results
+        if _fits(each.name, options.filter)
+    ]
 
 
 def _candidate(loaded: Manifest, program: Path, declared: Inputs) -> Candidate:

@@ -7,7 +7,6 @@ import json
 import sys
 import tempfile
 from dataclasses import dataclass
-from fnmatch import fnmatchcase as fnmatch
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -108,8 +107,8 @@ def run(options: argparse.Namespace) -> int:
         found = [(each.plan.name, _located(options, each)) for each in programs]
     else:
         found = [(each.plan.name, _in_fork(options, each)) for each in programs]
-        if options.filter is not None and not any(of_one for _, of_one in found):
-            raise InputError.of(f"no program has a test with the name `{options.filter}`")
+    if options.filter is not None and (several or options.shard[1] == 1) and not any(of_one for _, of_one in found):
+        raise InputError.of(f"no program has a test with the name `{options.filter}`")
     if not any(of_one for _, of_one in found):
         print(f"note: part {options.shard[0] + 1} of {options.shard[1]} has no test", file=sys.stderr)
     if options.junit is not None:
@@ -177,9 +176,10 @@ def _tests(options: argparse.Namespace, program: _Tested, several: bool) -> list
     plan, stage = program.plan, Steps().stage
     tests = tests_of(program.loaded.data, plan.methods)
     declared = inputs(options, [program.manifest.parent, *options.root])
+    qualifies = qualification.is_wanted(program.loaded, plan, options.filter)
     how = TestOptions(
         pattern=options.filter,
-        may_be_none=several,  # another program may have a test of this name
+        may_be_none=several or qualifies,  # another program may have a test of this name, or `qualify`
         shard=options.shard,
         allow_empty_shard=options.allow_empty_shard or several,
         skip_unavailable=options.skip_unavailable,
@@ -200,7 +200,7 @@ def _tests(options: argparse.Namespace, program: _Tested, several: bool) -> list
                 failed = enumerate(error.problems, 1)
                 return [Result(f"checks/{number}", "failed", str(each)) for number, each in failed]
         found = run(plan, tests, files, declared, how)
-        if "qualify" in program.loaded.data and options.shard[0] == 0 and fnmatch("qualify", options.filter or "*"):
+        if qualifies and options.shard[0] == 0:
             found += qualification.results(options, program.manifest, program.loaded, files, Path(scratch))
     if options.results is not None:
         kept = [Kept(each.name, each.state, each.detail, each.measured) for each in found]
