@@ -443,8 +443,9 @@ def batches(batch: str) -> str:
         ),
         (
             STATIC.replace("per_channel: true", "modules: [hed]"),
-            "pt2e.quantizers: the quantizers select no operator of the method",
+            "pt2e.quantizers[0].options.modules[0]: the model has no submodule `hed`",
         ),
+        (STATIC.replace("per_channel: true", "leave_out: [hed]"), "did you mean `head`?"),
         (STATIC.replace('{factory: "model:batches"}', "{file: b.safetensors, keys: [y]}"), "has no tensor `y`"),
         (STATIC.replace('{factory: "model:batches"}', "{file: b.safetensors, keys: [x, x]}"), "2 keys for 1 inputs"),
         (

@@ -288,7 +288,8 @@ def _quantized(prepared: PreparedMethod, quantization: MethodQuantization) -> to
     else:
         written = {name for name, _ in graph_module.named_buffers()}
     seed(prepared.job.plan.model.seed)
-    return quantization.quantize(graph_module, written)
+    submodules = {name for name, _ in prepared.module.named_modules(remove_duplicate=False)}
+    return quantization.quantize(graph_module, written, submodules)
 
 
 def _written(prepared: PreparedMethod) -> set[str]:

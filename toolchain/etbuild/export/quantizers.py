@@ -135,12 +135,15 @@ class MethodQuantization(Protocol):
                 accepts; None: all are fixed.
         """
 
-    def quantize(self, graph_module: torch.fx.GraphModule, written: set[str]) -> torch.fx.GraphModule:
+    def quantize(
+        self, graph_module: torch.fx.GraphModule, written: set[str], submodules: Collection[str]
+    ) -> torch.fx.GraphModule:
         """Quantizes the graph of a method with its weights, which it may change. Raises BuildError.
 
         Args:
             graph_module: The graph of the exported method.
             written: The buffers that the method writes to when it runs, such as a cache. They keep their content.
+            submodules: The names of the module's submodules.
         """
 
     def arguments(self, given: tuple[Any, ...], graph_module: torch.fx.GraphModule) -> tuple[Any, ...]:

@@ -38,11 +38,14 @@ def of_inputs(nodes: Iterable[Node]) -> list[Edge | None]:
 
 def of_outputs(nodes: Iterable[Any]) -> list[Edge | None]:
     """The edges of outputs, which are nodes of a graph or constants."""
-    found = []
+    found: list[Edge | None] = []
     for node in nodes:
         while isinstance(node, Node) and operator_name(node) in MOVES and node.all_input_nodes:
             node = node.all_input_nodes[0]
-        found.append(_edge(node) if isinstance(node, Node) and operator_name(node) == QUANTIZE else None)
+        if isinstance(node, Node) and node.op == "placeholder":  # the output is this input
+            found += of_inputs([node])
+        else:
+            found.append(_edge(node) if isinstance(node, Node) and operator_name(node) == QUANTIZE else None)
     return found
 
 

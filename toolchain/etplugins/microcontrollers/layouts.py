@@ -14,6 +14,8 @@ from torch._guards import detect_fake_mode
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
+from etplugins.edges.writes import check_writes, may_view, writes
+
 _ATEN = torch.ops.aten
 _CONVOLUTIONS = (_ATEN.conv2d.default, _ATEN.conv2d.padding, _ATEN.conv_transpose2d.input, _ATEN.convolution.default)
 
@@ -38,6 +40,7 @@ class _Layouts:
         self._before = {node: node.meta.get("val") for node in model.graph.nodes}
         self._copies: dict[tuple[Node, torch.memory_format], Node] = {}
         self._changed: set[Node] = set()
+        self._separated: list[tuple[Node, Node]] = []
 
     def change(self) -> None:
         """Inserts copies before convolutions, and wherever a row-major value is needed."""
@@ -57,9 +60,14 @@ class _Layouts:
             ):
                 node.update_arg(0, self._copied(node.args[0], torch.channels_last, node))
                 self._compute(node)
+            if writes(node):
+                self._copies.clear()  # a copy from before does not have what was written
+        for node, source in self._separated:
+            check_writes(node, source)
 
     def _compute(self, node: Node) -> None:
         """Computes the format of an operator's result. An operator that does not take its input gets a copy."""
+        viewed = self._viewed(node)
         try:
             value = self._called(node)
         except RuntimeError:  # a view that the format does not allow
@@ -69,6 +77,21 @@ class _Layouts:
             value = self._called(node)
         node.meta["val"] = value
         self._changed.add(node)
+        if viewed is not None and not _share(value, viewed.meta.get("val")):
+            self._separated.append((node, viewed))
+
+    def _viewed(self, node: Node) -> Node | None:
+        """The value that an operator makes a view of, while this value has its first format."""
+        source = node.args[0] if node.args else None
+        if not isinstance(source, Node) or not may_view(node) or writes(node):
+            return None
+        old = self._before.get(source)
+        value = node.target(*map_arg(node.args, self._first), **map_arg(node.kwargs, self._first))  # type: ignore[operator]
+        return source if _share(value, old) else None
+
+    def _first(self, node: Node) -> Any:
+        value = self._before.get(node)
+        return self._value(node) if value is None else value
 
     def _called(self, node: Node) -> Any:
         return node.target(*map_arg(node.args, self._value), **map_arg(node.kwargs, self._value))
@@ -83,11 +106,12 @@ class _Layouts:
         return self._mode.from_tensor(found, static_shapes=True)
 
     def _copied(self, source: Any, form: torch.memory_format, before: Node) -> Node:
-        """A copy of a value in a format."""
+        """A copy of a value in a format, as the value is before an operator: others may have written to it."""
         if (source, form) not in self._copies:
-            with self._model.graph.inserting_after(source):
+            with self._model.graph.inserting_before(before):
                 copy = self._model.graph.call_function(_ATEN.clone.default, (source,), {"memory_format": form})
-            copy.meta = {key: each for key, each in before.meta.items() if key in ("nn_module_stack", "stack_trace")}
+            place = source if before.op == "output" else before
+            copy.meta = {key: each for key, each in place.meta.items() if key in ("nn_module_stack", "stack_trace")}
             copy.meta["val"] = self._called(copy)
             self._copies[source, form] = copy
             self._changed.add(copy)
@@ -102,6 +126,12 @@ class _Layouts:
                 return node
             if before.dim_order() == value.dim_order():
                 return node
-            return self._copied(node, torch.contiguous_format, node)
+            return self._copied(node, torch.contiguous_format, output)
 
         output.args = map_arg(output.args, kept)
+
+
+def _share(one: Any, other: Any) -> bool:
+    """Whether two tensors have the same memory."""
+    both = isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor)
+    return both and one.untyped_storage()._cdata == other.untyped_storage()._cdata

@@ -60,6 +60,21 @@ class Limits:
         """Whether the quantizer may quantize everything."""
         return self.operators is None and self.modules is None and not self.leave_out
 
+    def check_modules(self, model: GraphModule, submodules: Collection[str]) -> None:
+        """Fails if a named submodule does not exist: a misspelt one would leave out nothing.
+
+        Args:
+            model: The graph of a method.
+            submodules: The names of the module's submodules. The method need not call all of them.
+        """
+        called = {part for node in model.graph.nodes for path in _stack(node) for part in _parts(path)}
+        known = called.union(submodules) - {""}
+        for option in ("modules", "leave_out"):
+            for index, name in enumerate(getattr(self, option) or ()):
+                if name not in known:
+                    hint = did_you_mean(name, known) or "the model has no submodules"
+                    raise InputError.at((*self.path, option, index), f"the model has no submodule `{name}`", hint)
+
     def allow(self, node: Node) -> bool:
         """Whether the quantizer may quantize an operator."""
         named = self.operators is None or _kind(node) in self.operators
@@ -269,8 +284,18 @@ def _kind(node: Node) -> str:
 
 def _is_of(node: Node, modules: Collection[str]) -> bool:
     """Whether an operator comes from one of these submodules, or from a submodule inside them."""
-    stack = [path for path, _ in node.meta.get("nn_module_stack", {}).values()]
-    return any(path == name or path.startswith(f"{name}.") for path in stack for name in modules)
+    return any(path == name or path.startswith(f"{name}.") for path in _stack(node) for name in modules)
+
+
+def _stack(node: Node) -> list[str]:
+    """The paths of the submodules that call an operator."""
+    return [path for path, _ in node.meta.get("nn_module_stack", {}).values()]
+
+
+def _parts(path: str) -> Iterator[str]:
+    """The names that select a submodule: its path, and those of the modules around it."""
+    parts = path.split(".") if path else []
+    yield from (".".join(parts[: count + 1]) for count in range(len(parts)))
 
 
 def _attribute(model: GraphModule, name: str) -> Any:

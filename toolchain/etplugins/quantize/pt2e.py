@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -29,6 +29,7 @@ from etbuild.inputs.step_context import StepContext
 from etbuild.inputs.user_code import load_callable, wrap_user_error
 from etbuild.model.module import named_tensors
 from etplugins.edges import facts as edges
+from etplugins.edges.writes import check_writes, may_view
 from etplugins.quantize import calibration
 from etplugins.quantize.calibration import Batches
 from etplugins.quantize.confined import Limits, confine, forget_kinds
@@ -68,6 +69,7 @@ class Quantization:
         dynamic_batch: Whether batches may have another size in the first dimension than the example inputs.
         path: The document path of the quantizers.
         io: The types of inputs and outputs, and the document path of the method; None if they are floats.
+        limits: What each quantizer of the manifest may quantize.
     """
 
     quantizer: Quantizer
@@ -77,6 +79,7 @@ class Quantization:
     dynamic_batch: bool
     path: DocumentPath
     io: tuple[Io, DocumentPath] | None = None
+    limits: tuple[Limits, ...] = ()
 
     @property
     def trains(self) -> bool:
@@ -88,8 +91,10 @@ class Quantization:
         if isinstance(self.finds, Batches):
             self.finds.check(arguments, dims)
 
-    def quantize(self, graph_module: GraphModule, written: set[str]) -> GraphModule:
+    def quantize(self, graph_module: GraphModule, written: set[str], submodules: Collection[str]) -> GraphModule:
         """Quantizes the method: see `quantize_method`."""
+        for each in self.limits:
+            each.check_modules(graph_module, submodules)
         return quantize_method(graph_module, self, written)
 
     def arguments(self, given: tuple[Any, ...], graph_module: GraphModule) -> tuple[Any, ...]:
@@ -128,14 +133,16 @@ def from_plan(pt2e: Pt2e, arguments: tuple[Any, ...], path: DocumentPath, contex
         BuildError: A quantizer cannot be made.
     """
     batches = pt2e.calibration or OwnInputs()
+    quantizer, limits = _quantizer(pt2e, path)
     return Quantization(
-        _quantizer(pt2e, path),
+        quantizer,
         _training(pt2e, path) or calibration.make(batches, arguments, (*path, "calibration"), context),
         _passes(pt2e, path),
         all(backends.get(entry.backend).fold_quantize for entry in pt2e.quantizers),
         False,
         (*path, "quantizers"),
         _io(pt2e, path),
+        limits,
     )
 
 
@@ -239,6 +246,7 @@ def quantize_method(graph_module: GraphModule, quantization: Quantization, writt
         prepared = prepare(graph_module, _keeping_names(quantization.quantizer))
         forget_kinds(prepared)
     _check_prepared(prepared, quantization.path)
+    _check_written(prepared, quantization.path)
     _check_finite(prepared, quantization.path)
     _check_unchanged(before, _first_outputs(prepared, quantization, written), quantization.path)
     prepared = _run_passes("post_prepare", prepared, quantization)
@@ -257,8 +265,9 @@ def quantize_method(graph_module: GraphModule, quantization: Quantization, writt
     return converted
 
 
-def _quantizer(pt2e: Pt2e, path: DocumentPath) -> Quantizer:
-    quantizers = []
+def _quantizer(pt2e: Pt2e, path: DocumentPath) -> tuple[Quantizer, tuple[Limits, ...]]:
+    """The quantizers of the manifest as one, and what each of them may quantize."""
+    quantizers, found = [], []
     for index, entry in enumerate(pt2e.quantizers):
         entry_path = (*path, "quantizers", index)
         backend = backends.get(entry.backend)
@@ -277,7 +286,8 @@ def _quantizer(pt2e: Pt2e, path: DocumentPath) -> Quantizer:
             raise BuildError.at(entry_path, message)
         limits = Limits.of_options(entry.options if is_built_in else {}, (*entry_path, "options"))
         quantizers.append(confine(quantizer, limits))
-    return quantizers[0] if len(quantizers) == 1 else ComposableQuantizer(quantizers)
+        found.append(limits)
+    return quantizers[0] if len(quantizers) == 1 else ComposableQuantizer(quantizers), tuple(found)
 
 
 def _keeping_names(quantizer: Quantizer) -> Quantizer:
@@ -346,6 +356,15 @@ def _check_prepared(prepared: GraphModule, path: DocumentPath) -> None:
         message = f"`{twice[0]}` is quantized twice: the quantizers select a layer that `torchao` has quantized"
         hint = "exclude it from one of them, for example with the quantizer's option `leave_out`"
         raise BuildError.at(path, message, hint)
+
+
+def _check_written(prepared: GraphModule, path: DocumentPath) -> None:
+    """Fails if a write to a part of a value would be lost: `convert_pt2e` copies an observed value for each reader."""
+    for node in prepared.graph.find_nodes(op="call_module"):
+        if isinstance(node.args[0], Node) and node.args[0].op != "call_module":
+            check_writes(node, node.args[0], path)
+        for reader in (each for each in node.users if may_view(each)):
+            check_writes(reader, node, path)
 
 
 def _first_outputs(graph_module: GraphModule, quantization: Quantization, written: set[str]) -> list[torch.Tensor]:
