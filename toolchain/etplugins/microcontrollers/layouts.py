@@ -86,7 +86,7 @@ class _Layouts:
         if not isinstance(source, Node) or not may_view(node) or writes(node):
             return None
         old = self._before.get(source)
-        value = node.target(*map_arg(node.args, self._first), **map_arg(node.kwargs, self._first))  # type: ignore[operator]
+        value = node.target(*map_arg(node.args, self._first), **map_arg(node.kwargs, self._first))
         return source if _share(value, old) else None
 
     def _first(self, node: Node) -> Any:
