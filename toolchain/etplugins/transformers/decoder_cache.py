@@ -108,7 +108,9 @@ def _check(model: Any, config: Any, cache: DecoderCache) -> None:
     if not model.can_generate() or config.is_encoder_decoder:
         message = f"`{type(model).__name__}` is not a decoder with a cache"
         raise InputError.at(_CACHE, message, "leave out `cache`, or choose a class such as LlamaForCausalLM")
-    if getattr(config, "is_decoder", None) is False:  # only the configurations of models that can be both have the key
+    # Layers that can be both keep the key. GPT-NeoX has it in its configuration only, and is always a decoder.
+    keeps = any(getattr(layer, "is_decoder", None) is False for layer in model.modules())
+    if keeps and getattr(config, "is_decoder", None) is False:
         message = f"with `is_decoder: false`, each token of `{type(model).__name__}` attends to those after it"
         hint = "leave out `cache`, or set `is_decoder: true` in `config` if the weights are those of a decoder"
         raise InputError.at(_CACHE, message, hint)
