@@ -18,6 +18,7 @@ PROGRAMS = {
     "encoder_decoder/encoder_decoder": ["encoder", "decoder"],
     "huggingface/bert": [],
     "huggingface/llama": ["weights"],
+    "microcontroller/spotter": [],
     "mlp/mlp": [],
     "quantized/spotter_int4": ["weights"],
     "quantized/spotter_int8": ["weights"],
