@@ -58,7 +58,7 @@ def test_all_steps_are_kept(filled: Filled) -> None:
     assert kinds == ["compare", "compared", "compared", "export", "lower", "method", "program"]
     program = filled.right[list(filled.records)[kinds.index("program")]]
     assert program is not None
-    beside = {name: program[name] for name in ("checked.files.json", "compared.json")}
+    beside = {name: program[name] for name in ("agreement.json", "checked.files.json", "compared.json")}
     assert program == {**filled.program, **beside}
 
 

@@ -242,7 +242,6 @@ def test_a_layer_that_only_looks_like_a_linear_one_keeps_its_code() -> None:
     assert kept == [False, True, True]
 
 
-@pytest.mark.xfail(strict=True, reason="the comparison takes a rounding of a doubled layer for a wrong operator")
 def test_a_linear_layer_with_code_of_its_own_is_quantized(build: Build, tmp_path: Path) -> None:
     """Falcon multiplies with its weight itself, which torchao's weights do not take part in."""
     results = []
