@@ -83,7 +83,9 @@ def test_nobody_reads_the_lines_and_the_command_goes_on(clock: list[float], monk
         with suppress(BrokenPipeError):
             stream.close()
     clock[0] += 11
+    monkeypatch.setattr(sys, "stderr", again := io.StringIO())
     said("export")
+    assert again.getvalue() == "22 s: export\n"
 
 
 def test_a_variable_turns_the_lines_off(monkeypatch: pytest.MonkeyPatch) -> None:
