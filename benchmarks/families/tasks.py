@@ -19,6 +19,7 @@ from safetensors.torch import save_file
 from benchmarks.families import run as steps
 from tests.helpers import single_calls
 from tests.helpers.runtime import run
+from tests.helpers.small_configurations import CODECS, IMAGE, SAM
 
 Row = dict[str, Any]
 Calls = list[tuple[str, list[torch.Tensor]]]
@@ -48,16 +49,8 @@ _TEXT: dict[str, Any] = {
 }
 _DISTIL = {"vocab_size": _VOCABULARY, "dim": 32, "hidden_dim": 64, "n_layers": 2, "n_heads": 4}
 _DECODER = {**_TEXT, "num_key_value_heads": 2, "head_dim": 8}
-_IMAGE: dict[str, Any] = {
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "image_size": 32,
-    "patch_size": 8,
-}
 _TEXT_TOWER = {**_TEXT, "projection_dim": 16}
-_IMAGE_TOWER = {**_IMAGE, "projection_dim": 16}
+_IMAGE_TOWER = {**IMAGE, "projection_dim": 16}
 _STAGES: dict[str, Any] = {"depths": [1, 1, 1, 1], "hidden_sizes": [8, 16, 32, 32]}
 _RESNET = {"model_type": "resnet", **_STAGES, "embedding_size": 8}
 _MAPS = ["stage2", "stage3", "stage4"]
@@ -176,24 +169,13 @@ _T5_GEMMA = {
     **_TOKENS,
 }
 _CLIP = {"text_config": _TEXT_TOWER, "vision_config": _IMAGE_TOWER, "projection_dim": 16}
-_SAM: dict[str, Any] = {
-    "vision_config": {
-        **_IMAGE,
-        "image_size": 64,
-        "output_channels": 16,
-        "window_size": 2,
-        "mlp_dim": 32,
-        "num_pos_feats": 8,
-        "global_attn_indexes": [1],
-    },
-    "prompt_encoder_config": {"hidden_size": 16, "image_size": 64, "patch_size": 8, "mask_input_channels": 4},
-    "mask_decoder_config": {
-        "hidden_size": 16,
-        "mlp_dim": 32,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "iou_head_hidden_dim": 16,
-    },
+_DPT = {
+    **IMAGE,
+    "backbone_out_indices": [0, 1, 2, 3],
+    "num_hidden_layers": 4,
+    "neck_hidden_sizes": [8, 8, 16, 16],
+    "fusion_hidden_size": 8,
+    "is_hybrid": False,
 }
 
 FAMILIES: dict[tuple[str, str], dict[str, Any]] = {
@@ -213,14 +195,14 @@ FAMILIES: dict[tuple[str, str], dict[str, Any]] = {
     ("xlm-roberta", _EMBEDDER): _TEXT,
     ("qwen3", _EMBEDDER): _DECODER,
     ("gemma3_text", _TWO_LAYERS): {**_DECODER, "use_bidirectional_attention": True, "sliding_window": 8},
-    ("vit", "AutoModel"): _IMAGE,
-    ("dinov2", "AutoModel"): {**_IMAGE, "mlp_ratio": 2},
-    ("dinov3_vit", "AutoModel"): _IMAGE,
+    ("vit", "AutoModel"): IMAGE,
+    ("dinov2", "AutoModel"): {**IMAGE, "mlp_ratio": 2},
+    ("dinov3_vit", "AutoModel"): IMAGE,
     ("dinov3_convnext", "AutoModel"): {**_STAGES, "image_size": 64},
-    ("siglip_vision_model", "AutoModel"): _IMAGE,
+    ("siglip_vision_model", "AutoModel"): IMAGE,
     ("clip_vision_model", "AutoModel"): _IMAGE_TOWER,
     ("clip_text_model", "AutoModel"): _TEXT_TOWER,
-    ("siglip", "AutoModel"): {"text_config": {**_TEXT, "projection_size": 32}, "vision_config": _IMAGE},
+    ("siglip", "AutoModel"): {"text_config": {**_TEXT, "projection_size": 32}, "vision_config": IMAGE},
     ("clip", "AutoModel"): {"text_config": _TEXT_TOWER, "vision_config": _IMAGE_TOWER, "projection_dim": 16},
     ("bert", _SEQUENCES): _TEXT,
     ("roberta", _SEQUENCES): _TEXT,
@@ -232,9 +214,9 @@ FAMILIES: dict[tuple[str, str], dict[str, Any]] = {
     ("xlm-roberta", _WORDS): _TEXT,
     ("deberta", _WORDS): _TEXT,
     ("modernbert", _WORDS): {**_TEXT, "local_attention": 8},
-    ("vit", _PICTURES): _IMAGE,
-    ("dinov2", _PICTURES): {**_IMAGE, "mlp_ratio": 2},
-    ("siglip", _PICTURES): {"vision_config": _IMAGE},
+    ("vit", _PICTURES): IMAGE,
+    ("dinov2", _PICTURES): {**IMAGE, "mlp_ratio": 2},
+    ("siglip", _PICTURES): {"vision_config": IMAGE},
     ("resnet", _PICTURES): {**_STAGES, "embedding_size": 8},
     ("convnext", _PICTURES): {**_STAGES, "image_size": 64},
     ("swin", _PICTURES): {"embed_dim": 8, "depths": [1, 1], "num_heads": [1, 2], "window_size": 2, "image_size": 32},
@@ -245,7 +227,7 @@ FAMILIES: dict[tuple[str, str], dict[str, Any]] = {
         "hidden_dim": 256,
         "image_size": 64,
     },
-    ("yolos", _BOXES): {**_IMAGE, "image_size": [32, 48], "num_detection_tokens": 6},
+    ("yolos", _BOXES): {**IMAGE, "image_size": [32, 48], "num_detection_tokens": 6},
     ("detr", _BOXES): _DETR,
     ("conditional_detr", _BOXES): _DETR,
     ("deformable_detr", _BOXES): {
@@ -260,7 +242,7 @@ FAMILIES: dict[tuple[str, str], dict[str, Any]] = {
     ("d_fine", _BOXES): {**_RT_DETR, "backbone_config": _HGNET},
     ("rf_detr", _BOXES): {
         "backbone_config": {
-            **_IMAGE,
+            **IMAGE,
             "model_type": "rf_detr_dinov2",
             "image_size": 64,
             "out_features": ["stage2"],
@@ -282,7 +264,7 @@ FAMILIES: dict[tuple[str, str], dict[str, Any]] = {
     ("depth_anything", "AutoModelForDepthEstimation"): {
         "backbone_config": {
             "model_type": "dinov2",
-            **_IMAGE,
+            **IMAGE,
             "image_size": 56,
             "patch_size": 14,
             "out_indices": [1, 2],
@@ -294,29 +276,15 @@ FAMILIES: dict[tuple[str, str], dict[str, Any]] = {
         "fusion_hidden_size": 8,
         "patch_size": 14,
     },
-    ("dpt", _DEPTH): {
-        **_IMAGE,
-        "backbone_out_indices": [0, 1, 2, 3],
-        "num_hidden_layers": 4,
-        "neck_hidden_sizes": [8, 8, 16, 16],
-        "fusion_hidden_size": 8,
-        "is_hybrid": False,
-    },
+    ("dpt", _DEPTH): _DPT,
     ("glpn", _DEPTH): {
         "hidden_sizes": [8, 16, 16, 32],
         "depths": [1, 1, 1, 1],
         "num_attention_heads": [1, 2, 2, 4],
         "decoder_hidden_size": 16,
     },
-    ("dpt", _AREAS): {
-        **_IMAGE,
-        "backbone_out_indices": [0, 1, 2, 3],
-        "num_hidden_layers": 4,
-        "neck_hidden_sizes": [8, 8, 16, 16],
-        "fusion_hidden_size": 8,
-        "is_hybrid": False,
-    },
-    ("beit", _AREAS): {**_IMAGE, "num_hidden_layers": 4, "out_indices": [1, 2, 3, 4], "pool_scales": [1, 2]},
+    ("dpt", _AREAS): _DPT,
+    ("beit", _AREAS): {**IMAGE, "num_hidden_layers": 4, "out_indices": [1, 2, 3, 4], "pool_scales": [1, 2]},
     ("mobilevit", _AREAS): {
         "hidden_sizes": [16, 24, 32],
         "neck_hidden_sizes": [8, 8, 8, 16, 16, 16, 16],
@@ -341,7 +309,7 @@ FAMILIES: dict[tuple[str, str], dict[str, Any]] = {
     ("convbert", "AutoModel"): {**_TEXT, "embedding_size": 32},
     ("big_bird", "AutoModel"): {**_TEXT, "attention_type": "original_full"},
     ("layoutlm", "AutoModel"): {**_TEXT, "max_2d_position_embeddings": 64},
-    **{(name, _PICTURES): _IMAGE for name in ("deit", "vit_msn", "beit", "ijepa")},
+    **{(name, _PICTURES): IMAGE for name in ("deit", "vit_msn", "beit", "ijepa")},
     ("mobilenet_v1", _PICTURES): {"depth_multiplier": 0.25, "image_size": 64},
     ("mobilevit", _PICTURES): {
         "hidden_sizes": [16, 24, 32],
@@ -361,7 +329,7 @@ FAMILIES: dict[tuple[str, str], dict[str, Any]] = {
     ("focalnet", _PICTURES): {"embed_dim": 8, "depths": [1, 1], "hidden_sizes": [8, 16], "image_size": 32},
     ("swinv2", _PICTURES): {"embed_dim": 8, "depths": [1, 1], "num_heads": [1, 2], "window_size": 2, "image_size": 32},
     ("audio-spectrogram-transformer", "AutoModelForAudioClassification"): {
-        **{key: _IMAGE[key] for key in _IMAGE if key != "image_size"},
+        **{key: IMAGE[key] for key in IMAGE if key != "image_size"},
         "max_length": 64,
         "num_mel_bins": 16,
         "frequency_stride": 8,
@@ -369,10 +337,10 @@ FAMILIES: dict[tuple[str, str], dict[str, Any]] = {
     },
     ("wav2vec2", "AutoModelForAudioClassification"): {**_SOUND, "classifier_proj_size": 16},
     **{(name, _CTC): _SOUND for name in ("data2vec-audio", "unispeech")},
-    ("videomae", _VIDEOS): {**_IMAGE, "num_frames": 4, "tubelet_size": 2},
-    ("timesformer", _VIDEOS): {**_IMAGE, "num_frames": 4},
-    ("vivit", _VIDEOS): {**_IMAGE, "num_frames": 4, "tubelet_size": [2, 8, 8]},
-    ("eomt", _QUERIES): {**_IMAGE, "num_blocks": 1, "num_upscale_blocks": 1, "num_queries": 6},
+    ("videomae", _VIDEOS): {**IMAGE, "num_frames": 4, "tubelet_size": 2},
+    ("timesformer", _VIDEOS): {**IMAGE, "num_frames": 4},
+    ("vivit", _VIDEOS): {**IMAGE, "num_frames": 4, "tubelet_size": [2, 8, 8]},
+    ("eomt", _QUERIES): {**IMAGE, "num_blocks": 1, "num_upscale_blocks": 1, "num_queries": 6},
     **{(name, _ANSWERS): _TEXT for name in ("bert", "roberta", "deberta-v2")},
     ("distilbert", _ANSWERS): _DISTIL,
     **{(name, _CHOICES): _TEXT for name in ("bert", "xlm-roberta")},
@@ -383,41 +351,10 @@ FAMILIES: dict[tuple[str, str], dict[str, Any]] = {
     ("altclip", "AutoModel"): {**_CLIP, "text_config": {**_TEXT, "project_dim": 16}},
     ("chinese_clip", "AutoModel"): {**_CLIP, "text_config": _TEXT},
     ("metaclip_2", "AutoModel"): _CLIP,
-    ("sam", "AutoModelForMaskGeneration"): _SAM,
-    ("encodec", "AutoModel"): {
-        "num_filters": 4,
-        "hidden_size": 16,
-        "codebook_dim": 16,
-        "codebook_size": 32,
-        "upsampling_ratios": [4, 2],
-        "sampling_rate": 160,
-    },
-    ("mimi", "AutoModel"): {
-        "hidden_size": 32,
-        "num_filters": 4,
-        "upsampling_ratios": [4, 2],
-        "codebook_size": 32,
-        "codebook_dim": 16,
-        "vector_quantization_hidden_dimension": 16,
-        "num_quantizers": 4,
-        "num_hidden_layers": 1,
-        "head_dim": 8,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 4,
-        "intermediate_size": 32,
-        "upsample_groups": 32,
-        "sampling_rate": 160,
-    },
-    ("dac", "AutoModel"): {
-        "encoder_hidden_size": 8,
-        "decoder_hidden_size": 32,
-        "downsampling_ratios": [2, 4],
-        "n_codebooks": 3,
-        "upsampling_ratios": [4, 2],
-        "codebook_size": 32,
-        "codebook_dim": 4,
-        "sampling_rate": 160,
-    },
+    ("sam", "AutoModelForMaskGeneration"): SAM,
+    ("encodec", "AutoModel"): {**CODECS["encodec"], "sampling_rate": 160},
+    ("mimi", "AutoModel"): {**CODECS["mimi"], "sampling_rate": 160},
+    ("dac", "AutoModel"): {**CODECS["dac"], "sampling_rate": 160},
     ("patchtst", "PatchTSTForPrediction"): {
         "num_input_channels": 2,
         "context_length": 32,

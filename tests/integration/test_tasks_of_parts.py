@@ -15,6 +15,7 @@ from etplugins.transformers.parts import HuggingFace
 from tests.helpers import commands, single_calls
 from tests.helpers.random_tokens import tokens
 from tests.helpers.runtime import run
+from tests.helpers.small_configurations import CODECS, IMAGE, SAM
 
 transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.filterwarnings("ignore")  # warnings of transformers
@@ -31,73 +32,13 @@ _TEXT: dict[str, Any] = {
     "bos_token_id": 0,
     "eos_token_id": 2,
 }
-_IMAGE: dict[str, Any] = {
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "image_size": 32,
-    "patch_size": 8,
-}
 _TOWERS: dict[str, dict[str, Any]] = {
     "clip": {
         "text_config": {**_TEXT, "projection_dim": 16},
-        "vision_config": {**_IMAGE, "projection_dim": 16},
+        "vision_config": {**IMAGE, "projection_dim": 16},
         "projection_dim": 16,
     },
-    "siglip": {"text_config": {**_TEXT, "projection_size": 32}, "vision_config": _IMAGE},
-}
-_SAM: dict[str, Any] = {
-    "vision_config": {
-        **_IMAGE,
-        "image_size": 64,
-        "output_channels": 16,
-        "window_size": 2,
-        "mlp_dim": 32,
-        "num_pos_feats": 8,
-        "global_attn_indexes": [1],
-    },
-    "prompt_encoder_config": {"hidden_size": 16, "image_size": 64, "patch_size": 8, "mask_input_channels": 4},
-    "mask_decoder_config": {
-        "hidden_size": 16,
-        "mlp_dim": 32,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "iou_head_hidden_dim": 16,
-    },
-}
-CODECS: dict[str, dict[str, Any]] = {
-    "encodec": {
-        "num_filters": 4,
-        "hidden_size": 16,
-        "codebook_dim": 16,
-        "codebook_size": 32,
-        "upsampling_ratios": [4, 2],
-    },
-    "dac": {
-        "encoder_hidden_size": 8,
-        "decoder_hidden_size": 32,
-        "downsampling_ratios": [2, 4],
-        "n_codebooks": 3,
-        "upsampling_ratios": [4, 2],
-        "codebook_size": 32,
-        "codebook_dim": 4,
-    },
-    "mimi": {
-        "hidden_size": 32,
-        "num_filters": 4,
-        "upsampling_ratios": [4, 2],
-        "codebook_size": 32,
-        "codebook_dim": 16,
-        "vector_quantization_hidden_dimension": 16,
-        "num_quantizers": 4,
-        "num_hidden_layers": 1,
-        "head_dim": 8,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 4,
-        "intermediate_size": 32,
-        "upsample_groups": 32,
-    },
+    "siglip": {"text_config": {**_TEXT, "projection_size": 32}, "vision_config": IMAGE},
 }
 
 
@@ -153,7 +94,7 @@ def test_a_codec_has_the_codes_and_the_sound_of_transformers(family: str, tmp_pa
 
 def test_masks_are_drawn_around_points() -> None:
     """The entries, without a program: XNNPACK refuses `mask_decoder`."""
-    config = _config("sam", _SAM)
+    config = _config("sam", SAM)
     made, image = single_calls.model("AutoModelForMaskGeneration", config), _numbers(1, 3, 64, 64)
     given = [(_numbers(1, 1, count, 2, seed=count).abs() * 20, torch.ones((1, 1, count)).long()) for count in (1, 3)]
     with torch.no_grad():
@@ -233,8 +174,8 @@ def test_from_a_folder_to_answers(task: str, tmp_path: Path) -> None:
 
 
 IMAGES: dict[str, tuple[dict[str, Any], str, str]] = {
-    "dinov2": ({**_IMAGE, "mlp_ratio": 2}, "image-feature-extraction", "AutoModel"),
-    "siglip_vision_model": (_IMAGE, "image-feature-extraction", "AutoModel"),
+    "dinov2": ({**IMAGE, "mlp_ratio": 2}, "image-feature-extraction", "AutoModel"),
+    "siglip_vision_model": (IMAGE, "image-feature-extraction", "AutoModel"),
     "resnet": (
         {"depths": [1, 1], "hidden_sizes": [8, 16], "embedding_size": 8},
         "image-feature-extraction",
@@ -252,7 +193,7 @@ IMAGES: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
     "dpt": (
         {
-            **_IMAGE,
+            **IMAGE,
             "backbone_out_indices": [0, 1, 2, 3],
             "num_hidden_layers": 4,
             "neck_hidden_sizes": [8, 8, 16, 16],
@@ -263,7 +204,7 @@ IMAGES: dict[str, tuple[dict[str, Any], str, str]] = {
         "AutoModelForDepthEstimation",
     ),
     "videomae": (
-        {**_IMAGE, "num_frames": 4, "tubelet_size": 2},
+        {**IMAGE, "num_frames": 4, "tubelet_size": 2},
         "video-classification",
         "AutoModelForVideoClassification",
     ),
@@ -314,7 +255,7 @@ def test_from_a_folder_to_what_an_image_shows(family: str, tmp_path: Path) -> No
 
 def test_an_image_becomes_a_text(tmp_path: Path) -> None:
     """An encoder of images and a decoder of text, as ViT-GPT2 has them."""
-    vit = transformers.ViTConfig(**_IMAGE)
+    vit = transformers.ViTConfig(**IMAGE)
     ends = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 2}
     sizes = {"n_positions": 32, "n_embd": 32, "n_layer": 2, "n_head": 4, "vocab_size": VOCABULARY}
     writer = transformers.GPT2Config(add_cross_attention=True, is_decoder=True, **sizes, **ends)

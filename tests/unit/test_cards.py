@@ -169,6 +169,8 @@ def test_a_card_is_one_of_hugging_face(builds: Path, run: Run) -> None:
     ("license_text", "expected"),
     [
         ("MIT", {"license": "mit"}),
+        ("Zlib", {"license": "zlib"}),
+        ("Z", {"license": "other", "license_name": "z"}),
         ("GPL-3.0-or-later", {"license": "gpl-3.0"}),
         ("MIT AND LicenseRef-weights", {"license": "other", "license_name": "mit-and-licenseref-weights"}),
     ],
