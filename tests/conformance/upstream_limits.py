@@ -153,8 +153,8 @@ LIMITS = (
     ),
     UpstreamLimit(
         "volumes",
-        "The runtime cannot compute three-dimensional convolutions. One whose kernel is as large as its input, as for "
-        "the patches of Qwen2.5-VL, becomes a linear layer.",
+        "The runtime cannot compute three-dimensional convolutions. They become two-dimensional ones, whose channels "
+        "are all the images that the kernel reads; transposed ones and an unknown number of images are refused.",
         WORKAROUND,
         "etplugins/upstream/missing_operators.py",
         "executorch: kernels/portable/cpu/op_convolution.cpp",

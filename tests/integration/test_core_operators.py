@@ -103,7 +103,11 @@ class Missing(nn.Module):
         torch.manual_seed(0)
         self.bilinear = nn.Bilinear(5, 4, 6)
         self.words = nn.Parameter(torch.randn(7, 3))
-        self.patches = nn.Conv3d(2, 3, (1, 2, 5), stride=(1, 2, 5))
+        self.convolutions = nn.ModuleList([
+            nn.Conv3d(2, 3, (1, 2, 5), stride=(1, 2, 5)),
+            nn.Conv3d(2, 4, 3, (2, 1, 3), 1, (1, 2, 1), groups=2, bias=False),
+            nn.Conv3d(2, 3, (2, 3, 2), padding="same"),
+        ])
         self.register_buffer("ends", torch.tensor([-1.0, 0.0, 0.5]))
 
     def forward(self, x, tokens):
@@ -120,7 +124,8 @@ class Missing(nn.Module):
         torch._check_tensor_all(tokens >= 0)
         rounded += torch.ops.aten._is_all_true(x > 1), torch.ops.aten._is_any_true(x > 1)
         products = x.cumprod(-1), x.cumprod(1), tokens.cumprod(1), x.cumprod(2, dtype=torch.float64)
-        volumes = volumes, self.patches(x[:, :, :2].unsqueeze(2))
+        film = torch.stack([x, 2 * x, -x], 2)
+        volumes = volumes, *(convolution(film) for convolution in self.convolutions), self.convolutions[0](film[0])
         return *bags, *one, *several, *volumes, *found, *spread, *rounded, *products, self.bilinear(x, x[..., :4])
 
 def create():

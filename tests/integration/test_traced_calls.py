@@ -142,9 +142,14 @@ def sizes(net: Net, x: torch.Tensor) -> torch.Tensor:
     return x
 
 
+def parts(net: Net, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """The memory of the parts has the size of `x`, but each part has the same sizes for all of them."""
+    return x[0].unsqueeze(0), x[1].unsqueeze(0) + 1, x[-1].flatten()
+
+
 ALL = [
     *(attention, views, aliases, one_argument_twice, several_results, literals, images, written_buffer, written_view),
-    *(written_cache, written_statistics, random_numbers, custom, branches, sizes),
+    *(written_cache, written_statistics, random_numbers, custom, branches, sizes, parts),
 ]
 
 
@@ -200,7 +205,7 @@ def repeats(monkeypatch: pytest.MonkeyPatch) -> list[None]:
     return found
 
 
-@pytest.mark.parametrize(("method", "dynamic"), [*((method, False) for method in ALL), (sizes, True)])
+@pytest.mark.parametrize(("method", "dynamic"), [*((method, False) for method in ALL), (sizes, True), (parts, True)])
 def test_a_method_is_decomposed_as_before(method: Method, dynamic: bool) -> None:
     program = exported(method, dynamic)
     expected = [*map(content, decomposed(program))]

@@ -136,6 +136,8 @@ class _Run:
             if type(inner) is not FakeTensor or inner.constant is not None or inner._has_symbolic_sizes_strides:
                 raise _Unknown
             described = _fields(extract_tensor_metadata(inner))
+            if any(isinstance(each, torch.SymInt) for each in described):  # a part of a tensor of unknown size
+                raise _Unknown
             self._kinds[id(tensor)] = tensor, (described, tensor.requires_grad)
         return self._kinds[id(tensor)][1]
 
