@@ -67,6 +67,18 @@ def test_scheme(name: str, build: Build, tmp_path: Path) -> None:
     assert len(made.read("net.weights.ptd")) < part * WEIGHTS * 1.35
 
 
+def test_the_module_may_be_the_layer(build: Build) -> None:
+    model = "import torch\n\ndef create():\n    return torch.nn.Linear(64, 32)\n"
+    method = "{partitioners: [xnnpack], quantize: {torchao: [{config: 8da4w}]}, example_inputs: [{shape: [2, 64]}]}"
+    text = (
+        f'schema: executorch-model/v1\nname: net\nmodel: {{factory: "model:create"}}\nmethods: {{forward: {method}}}\n'
+    )
+    made = build(text, model=model)
+    assert made.code == 0, made.err
+    assert "left in floats" not in made.err
+    assert "SQNR" in made.err
+
+
 def test_layers_that_a_group_does_not_fit_are_left_to_the_next_entry(build: Build) -> None:
     """The rows of the head have 48 weights."""
     model = MODEL.replace("Linear(128, 128)", "Linear(128, 48)").replace("Linear(128, 32)", "Linear(48, 32)")

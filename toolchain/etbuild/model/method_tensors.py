@@ -113,7 +113,7 @@ def _other_names(new_name: str, name: str, module_names: Collection[str]) -> lis
     """
     names = [name] if new_name != name else []
     if name not in module_names:
-        layer = re.sub(r"\.parametrizations\.(\w+)\.original\d+$", r".\1", name)
+        layer = re.sub(r"(^|\.)parametrizations\.(\w+)\.original\d+$", r"\1\2", name)
         parameter = re.sub(r"_(quantized|scale|zero_point)(_\d+)?$", "", layer)
         names += [parameter] if parameter in module_names else [layer] if layer != name else []
     return names

@@ -348,7 +348,7 @@ def _check_prepared(prepared: GraphModule, path: DocumentPath) -> None:
         hint = "change their options, such as `modules`, or write `quantize: null` for this method"
         raise BuildError.at(path, message, hint)
     twice = [
-        str(node.args[0].target).partition(".parametrizations.")[0]
+        str(node.args[0].target).partition("parametrizations.")[0].removesuffix(".") or "the module"
         for node in prepared.graph.find_nodes(op="call_function", target=torch.ops.torchao.dequantize_affine.default)
         if node.args[0].op == "get_attr" and any(user.op == "call_module" for user in node.users)
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -15,7 +16,8 @@ from etbuild.results import GraphNode, GraphWeight, LeftInFloats, LoweringFacts,
 _TOLD = 0.05  # part of the bytes of all weights: a note reports more bytes in floats
 _LISTED = 50  # in the report
 _NAMED = 5  # in the note
-_PART = ".parametrizations."  # torchao replaces a weight by tensors with such names
+_PART = re.compile(r"(^|\.)parametrizations\.(\w+)\.original\d+$")
+"""The names of the tensors by which torchao replaces a weight."""
 _OF_CODE = "reads it in code of its own"
 _INSTEAD = (
     "torchao replaces the weights of linear layers and embeddings that the model calls. `torch.nn.MultiheadAttention` "
@@ -117,8 +119,7 @@ def _weights(plan: Plan, lowering: LoweringFacts) -> dict[str, _Weight]:
 
 def _whole(name: str) -> str:
     """The name of a weight, from the name of a part: `head.weight` for `head.parametrizations.weight.original0`."""
-    layer, of, part = name.partition(_PART)
-    return f"{layer}.{part.partition('.')[0]}" if of else name
+    return _PART.sub(r"\1\2", name)
 
 
 def _is_quantized(weight: _Weight, weights: Mapping[str, _Weight]) -> bool:
@@ -127,17 +128,16 @@ def _is_quantized(weight: _Weight, weights: Mapping[str, _Weight]) -> bool:
     PT2E keeps the weight as bytes that an operator dequantizes. With torchao, the first part is not in floats, or is
     missing because lowering may have packed it into a constant.
     """
-    layer, of, part = weight.name.partition(_PART)
-    if not of:
+    if not _PART.search(weight.name):
         in_bytes = weight.facts["dtype"] in ("int8", "uint8") and len(weight.facts["shape"]) > 1
         return in_bytes and any("quant" in reader["operator"] for reader in weight.readers)
-    first = weights.get(f"{layer}{of}{part.partition('.')[0]}.original0")
+    first = weights.get(re.sub(r"\d+$", "0", weight.name))
     return first is None or "float" not in first.facts["dtype"]
 
 
 def _is_in_floats(weight: _Weight, quantized: set[str]) -> bool:
     facts = weight.facts
-    part_of_quantized = _PART in weight.name and _whole(weight.name) in quantized
+    part_of_quantized = _PART.search(weight.name) is not None and _whole(weight.name) in quantized
     return "parameter" in facts and "float" in facts["dtype"] and len(facts["shape"]) > 1 and not part_of_quantized
 
 

@@ -89,8 +89,8 @@ class Quantized:
                 _quantize(module, changes, self._originals)
             plain_linear.choose(module)
             # ExecuTorch's backends expect plain tensors. XNNPACK would read torchao's tensor subclasses as fp32, and
-            # the program would silently compute wrong results.
-            unwrap_tensor_subclass(module)
+            # the program would silently compute wrong results. torchao looks at children only.
+            unwrap_tensor_subclass(torch.nn.ModuleList([module]))
             self._state = _State(module)
             self._originals.leave()
         finally:
