@@ -153,10 +153,10 @@ LIMITS = (
     ),
     UpstreamLimit(
         "volumes",
-        "The runtime cannot compute three-dimensional convolutions. They become two-dimensional ones, whose channels "
-        "are all the images that the kernel reads; transposed ones and an unknown number of images are refused.",
+        "The runtime cannot compute convolutions and poolings of three dimensions. They become those of two; "
+        "convolutions of an unknown depth are refused.",
         WORKAROUND,
-        "etplugins/upstream/missing_operators.py",
+        "etplugins/upstream/volumes.py",
         "executorch: kernels/portable/cpu/op_convolution.cpp",
         f"{_ISSUES}/11704",
     ),

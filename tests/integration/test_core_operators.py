@@ -103,10 +103,13 @@ class Missing(nn.Module):
         torch.manual_seed(0)
         self.bilinear = nn.Bilinear(5, 4, 6)
         self.words = nn.Parameter(torch.randn(7, 3))
-        self.convolutions = nn.ModuleList([
+        self.of_volumes = nn.ModuleList([
             nn.Conv3d(2, 3, (1, 2, 5), stride=(1, 2, 5)),
             nn.Conv3d(2, 4, 3, (2, 1, 3), 1, (1, 2, 1), groups=2, bias=False),
             nn.Conv3d(2, 3, (2, 3, 2), padding="same"),
+            nn.ConvTranspose3d(2, 4, 2, (3, 2, 1), (0, 1, 0), (1, 0, 0), groups=2, dilation=(2, 1, 1)),
+            nn.MaxPool3d((2, 3, 2), padding=(1, 1, 0), ceil_mode=True),
+            nn.AvgPool3d(2, (1, 2, 2), padding=1, count_include_pad=False),
         ])
         self.register_buffer("ends", torch.tensor([-1.0, 0.0, 0.5]))
 
@@ -125,7 +128,7 @@ class Missing(nn.Module):
         rounded += torch.ops.aten._is_all_true(x > 1), torch.ops.aten._is_any_true(x > 1)
         products = x.cumprod(-1), x.cumprod(1), tokens.cumprod(1), x.cumprod(2, dtype=torch.float64)
         film = torch.stack([x, 2 * x, -x], 2)
-        volumes = volumes, *(convolution(film) for convolution in self.convolutions), self.convolutions[0](film[0])
+        volumes = volumes, *(layer(film) for layer in self.of_volumes), *(layer(film[0]) for layer in self.of_volumes)
         return *bags, *one, *several, *volumes, *found, *spread, *rounded, *products, self.bilinear(x, x[..., :4])
 
 def create():

@@ -69,9 +69,6 @@ class Net(torch.nn.Module):
         y = x.double()
         return torch.nn.functional.log_softmax(y, -1) + torch.nn.functional.softmax(y, -1).exp()
 
-    def film(self, x):
-        return torch.nn.functional.conv_transpose3d(x, torch.ones(1, 1, 2, 2, 2))
-
     def resize(self, x):
         image = torch.cumsum(x, -1).to(torch.uint8)
         return torch.nn.functional.interpolate(image, (3, 3), mode="bilinear", antialias=True)
@@ -133,7 +130,6 @@ def test_an_operator_without_a_kernel_is_noted(build: Build) -> None:
 WRONG = [
     ("read", [4], "aten.to", "the runtime cannot run `read`"),
     ("weigh", [2, 4], "aten.log_softmax.int", "the runtime cannot run `weigh`"),
-    ("film", [1, 1, 3, 3, 3], "aten.conv_transpose3d.input", "the runtime cannot run `film`"),
     ("turn", [1, 2, 3, 4], "aten.flip.default", ""),
     ("resize", [1, 1, 8, 8], "aten._upsample_bilinear2d_aa", "the program computes something else"),
 ]

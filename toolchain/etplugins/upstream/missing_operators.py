@@ -3,7 +3,7 @@
 `graph_changes.py` calls a writer with a function that adds calls to the graph, and the arguments of the operator.
 For an operator with several results, the writer returns a tuple, with None for a result that nothing reads.
 
-Limits: `missing-decompositions`, `volumes`, `remainder`, `int64-division`.
+Limits: `missing-decompositions`, `remainder`, `int64-division`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from etplugins.upstream import volumes
 from etplugins.upstream.graph_changes import Add, Writer
 
 _aten = torch.ops.aten
@@ -202,61 +203,6 @@ def _is_of_int64(node: Any) -> bool:
     return node.meta["val"].dtype is torch.int64 and node.kwargs.get("rounding_mode", "trunc") == "trunc"
 
 
-_OPTIONS_OF_CONVOLUTIONS: tuple[Any, ...] = (1, 0, 1, 1)
-"""The defaults of a convolution: stride, padding, dilation, groups."""
-
-
-def _conv3d(add: Add, tensor: Any, weight: Any, bias: Any = None, *options: Any) -> Any:
-    """A convolution of images in place of one of volumes, such as videos.
-
-    Each image of the result reads as many images of the volume as the kernel is deep: they become its channels.
-    """
-    stride, padding, dilation, groups = *options, *_OPTIONS_OF_CONVOLUTIONS[len(options) :]
-    [step, *strides], [spread, *dilations] = _of_each_dimension(stride), _of_each_dimension(dilation)
-    reach = spread * (weight.meta["val"].shape[2] - 1)
-    before, after, paddings = _paddings(padding, reach)
-    is_single = tensor.meta["val"].dim() == 4
-    if is_single:
-        tensor = add(_aten.unsqueeze.default, tensor, 0)
-    if before or after:
-        tensor = add(_aten.constant_pad_nd.default, tensor, [0, 0, 0, 0, before, after])
-    images = (tensor.meta["val"].shape[2] - reach - 1) // step + 1
-    starts = range(0, reach + 1, spread)
-    parts = [add(_aten.slice.Tensor, tensor, 2, start, start + (images - 1) * step + 1, step) for start in starts]
-    channels = add(_aten.flatten.using_ints, add(_aten.stack.default, parts, 2), 1, 2)
-    batch = add(_aten.flatten.using_ints, add(_aten.transpose.int, channels, 1, 2), 0, 1)
-    convolution = _aten.conv2d.padding if isinstance(paddings, str) else _aten.conv2d.default
-    kernels = add(_aten.flatten.using_ints, weight, 1, 2)
-    result = add(convolution, batch, kernels, bias, strides, paddings, dilations, groups)
-    result = add(_aten.transpose.int, add(_aten.unflatten.int, result, 0, [-1, images]), 1, 2)
-    return add(_aten.squeeze.dim, result, 0) if is_single else result
-
-
-def _paddings(padding: str | int | list[int], reach: int) -> tuple[int, int, str | list[int]]:
-    """The images before and after a volume, and the padding of each image.
-
-    Args:
-        padding: That of the volume.
-        reach: The distance of the first and the last image that a kernel reads.
-    """
-    if isinstance(padding, str):
-        added = reach if padding == "same" else 0
-        return added // 2, added - added // 2, padding
-    [images, *others] = _of_each_dimension(padding)
-    return images, images, others
-
-
-def _of_each_dimension(option: int | list[int]) -> list[int]:
-    """The option of a convolution for depth, height and width."""
-    options = [option] if isinstance(option, int) else option
-    return [*options] if len(options) == 3 else [*options] * 3
-
-
-def _has_known_depth(node: Any) -> bool:
-    """Whether a convolution of volumes has a known number of images."""
-    return isinstance(node.args[0].meta["val"].shape[-3], int)
-
-
 def _shifts(name: str) -> dict[Any, tuple[Writer, Callable[[torch.fx.Node], bool] | None]]:
     """The writers of the operators of a shift, for `x >> 4`, `x >>= y` and `1 >> x`: ExecuTorch has kernels only for
     `bitwise_left_shift` and `bitwise_right_shift` of a tensor."""
@@ -287,8 +233,6 @@ _WRITERS: dict[Any, tuple[Writer, Callable[[torch.fx.Node], bool] | None]] = {
     _aten.adaptive_max_pool3d.default: (_adaptive_max_pool, _has_known_windows),
     _aten.bilinear.default: (_bilinear, None),
     _aten.bucketize.Tensor: (bucketize, None),
-    _aten.conv3d.default: (_conv3d, _has_known_depth),
-    _aten.conv3d.padding: (_conv3d, _has_known_depth),
     _aten.cumprod.default: (_cumprod, _is_short),
     _aten.div.Scalar_mode: (_quotient, _is_of_int64),
     _aten.div.Tensor_mode: (_quotient, _is_of_int64),
@@ -305,6 +249,7 @@ _WRITERS: dict[Any, tuple[Writer, Callable[[torch.fx.Node], bool] | None]] = {
     _aten.var_mean.dim: (_var_mean_of_dims, None),
     **_shifts("left"),
     **_shifts("right"),
+    **volumes.WRITERS,
 }
 """The writer of each operator, and a function that tells whether it suits a node; None: it suits every node."""
 
