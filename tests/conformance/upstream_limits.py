@@ -154,7 +154,7 @@ LIMITS = (
     UpstreamLimit(
         "volumes",
         "The runtime cannot compute convolutions and poolings of three dimensions. They become those of two; "
-        "convolutions of an unknown depth are refused.",
+        "convolutions run in portable kernels, and those of an unknown depth are refused.",
         WORKAROUND,
         "etplugins/upstream/volumes.py",
         "executorch: kernels/portable/cpu/op_convolution.cpp",
