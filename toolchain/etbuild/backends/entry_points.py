@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-import importlib.metadata
 from pathlib import Path
+from typing import Any
 
 from etbuild import json_schema
 from etbuild.backends.backend import Backend, BuiltInBackend, InterfaceError, make
@@ -19,9 +19,11 @@ def names() -> set[str]:
 
 
 @functools.cache
-def _entries() -> importlib.metadata.EntryPoints:
-    """Returns the entry points of the group. Cached, because the search reads a file of each installed distribution."""
-    return importlib.metadata.entry_points(group=GROUP)
+def _entries() -> Any:
+    """Returns the `EntryPoints` of the group. Cached: the search reads a file of each installed distribution."""
+    from importlib import metadata  # takes longer than a check of a manifest, which hardly ever needs it
+
+    return metadata.entry_points(group=GROUP)
 
 
 @functools.cache
