@@ -9,6 +9,7 @@ from typing import Any
 from etbuild import json_schema
 from etbuild.backends.backend import Backend, BuiltInBackend, InterfaceError, make
 from etbuild.errors import InputError
+from etbuild.exception_text import summary
 
 GROUP = "etbuild.backends"
 
@@ -48,8 +49,6 @@ def load(name: str) -> Backend | None:
     except InterfaceError as error:
         raise InputError.of(f"{where}: {error}") from error
     except Exception as error:  # importing the package may raise anything
-        from etbuild.exception_text import summary
-
         raise InputError.of(f"{where} cannot be loaded: {summary(error)}") from error
 
 
@@ -72,8 +71,6 @@ def _check_schema(path: object, attribute: str) -> None:
     try:
         json_schema.check(path)
     except (OSError, ValueError) as error:
-        from etbuild.exception_text import summary
-
         raise InterfaceError(f"`{attribute}` names no JSON Schema: {summary(error)}") from error
 
 
