@@ -20,6 +20,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from etbuild.extras import DISTRIBUTION
 from tools import build_wheel
 from tools.build_wheel import ROOT
 
@@ -59,7 +60,10 @@ def install(wheel: Path, directory: Path, *, whole: bool) -> Path:
         run([*pip, "--python", python, "install", wheel], directory)
         return python
     folder = wheel.parent
-    run([*pip, "--python", python, "install", "--no-index", "--find-links", folder, "--no-deps", "etbuild"], directory)
+    run(
+        [*pip, "--python", python, "install", "--no-index", "--find-links", folder, "--no-deps", DISTRIBUTION],
+        directory,
+    )
     place = run([python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], directory).strip()
     Path(place, "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
     return python

@@ -4,12 +4,12 @@
 
 | file | what it is |
 |---|---|
-| `etbuild-VERSION-py3-none-any.whl`, `etbuild-VERSION.tar.gz` | the driver, for pip |
+| `pypi/` | the driver, for pip: the wheel, and the sdist, which has the name of the sources for Bazel |
 | `rules_executorch-VERSION.tar.gz` | the sources, for Bazel |
 | `bcr/VERSION/` | with --repository: the entry for the Bazel Central Registry |
 | `rules_executorch-VERSION-packages.tar.gz` | what makes a `packages.pex`: the locks, and what installs them |
 | `rules_executorch-VERSION-docs.tar.gz` | the website of the version, from --site |
-| `etbuild-VERSION.cdx.json` | the bill of materials: each package that the locks pin, in the format CycloneDX |
+| `rules_executorch-VERSION.cdx.json` | the bill of materials in the format CycloneDX: what the locks pin |
 | `release-notes.md` | the part of the changelog |
 | `SHA256SUMS` | the digest of each file |
 
@@ -31,6 +31,7 @@ import tarfile
 import uuid
 from pathlib import Path
 
+from etbuild.extras import DISTRIBUTION
 from etbuild.version import VERSION
 from tools import build_wheel
 from tools.build_wheel import ROOT
@@ -61,8 +62,8 @@ def write(version: str, repository: str | None, out: Path, site: Path | None = N
         raise ReleaseError(f"{out} holds something else than a release")
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
-    build_wheel.build(out)
-    build_wheel.build_sdist(out)
+    build_wheel.build(out / "pypi")
+    build_wheel.build_sdist(out / "pypi")
     name = f"rules_executorch-{version}"
     sources = out / f"{name}.tar.gz"
     _archive(sources, name)
@@ -71,7 +72,7 @@ def write(version: str, repository: str | None, out: Path, site: Path | None = N
     _archive(out / f"{name}-packages.tar.gz", f"{name}-packages", *PACKAGES)
     if site is not None:
         _pack(out / f"{name}-docs.tar.gz", site, f"{name}-docs")
-    (out / f"etbuild-{version}.cdx.json").write_text(bill_of_materials(version), "utf-8")
+    (out / f"{name}.cdx.json").write_text(bill_of_materials(version), "utf-8")
     (out / "release-notes.md").write_text(release_notes(version), "utf-8")
     files = sorted(path for path in out.rglob("*") if path.is_file())
     sums = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.relative_to(out)}\n" for path in files]
@@ -129,7 +130,9 @@ def bill_of_materials(version: str) -> str:
         "bomFormat": "CycloneDX",
         "specVersion": "1.6",
         "version": 1,
-        "metadata": {"component": {"type": "application", "name": "etbuild", "version": version, "bom-ref": "etbuild"}},
+        "metadata": {
+            "component": {"type": "application", "name": DISTRIBUTION, "version": version, "bom-ref": DISTRIBUTION}
+        },
         "components": [components[key] for key in sorted(components)],
     }
     serial = uuid.uuid5(uuid.NAMESPACE_URL, json.dumps(content, sort_keys=True)).urn

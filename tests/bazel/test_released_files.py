@@ -109,7 +109,7 @@ def test_the_archive_as_a_module(workspace: Workspace, bazel7: Callable[..., Pat
 
 
 def test_the_wheel(released: Released, workspace: Workspace, tmp_path: Path) -> None:
-    [wheel] = released.files.glob("*.whl")
+    [wheel] = released.files.glob("pypi/*.whl")
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", str(tmp_path)]
     subprocess.run([*pip, str(wheel)], check=True)
     command = [sys.executable, "-m", "etbuild", "build", "net.yaml", "-o", str(tmp_path / "out"), "--no-cache"]

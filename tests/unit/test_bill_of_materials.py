@@ -50,11 +50,11 @@ def test_a_bill_lists_files_weights_sources_and_toolchain(index: Path, run: Run)
     assert found["data/net.safetensors"]["licenses"] == [{"license": {"id": "CC-BY-4.0"}}]
     assert found["data/net.safetensors"]["hashes"] == [{"alg": "SHA-256", "content": sha256("net.safetensors")}]
     assert found["source/model.py"]["hashes"] == [{"alg": "SHA-256", "content": sha256("model")}]
-    assert {"artifact/net.pte", "artifact/net.weights.ptd", "package/etbuild"} <= found.keys()
+    assert {"artifact/net.pte", "artifact/net.weights.ptd", "package/rules-executorch"} <= found.keys()
     assert found["package/executorch"]["purl"] == "pkg:pypi/executorch@1.5.1"
     if version("executorch") == "1.5.1":
         assert found["package/executorch"]["licenses"] == [{"license": {"id": "BSD-3-Clause"}}]
-    assert "licenses" not in found["package/etbuild"]  # the version of the tests is another one
+    assert "licenses" not in found["package/rules-executorch"]  # the version of the tests is another one
 
 
 def test_a_bill_fits_the_schema(index: Path, run: Run) -> None:

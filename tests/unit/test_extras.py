@@ -11,7 +11,7 @@ import pytest
 import tomllib
 from packaging.requirements import Requirement
 
-from etbuild.extras import install_hint
+from etbuild.extras import DISTRIBUTION, install_hint
 
 REPOSITORY = Path(__file__).parents[2]
 EXTRAS = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
@@ -26,6 +26,10 @@ def test_an_extra_is_installed_by_its_packages(extra: str) -> None:
     assert f'"{extra}"' in in_bazel
 
 
+def test_the_distribution_has_the_name_of_its_metadata() -> None:
+    assert tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["project"]["name"] == DISTRIBUTION
+
+
 def test_without_metadata_only_bazel_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.path", [])
     assert (
@@ -33,10 +37,14 @@ def test_without_metadata_only_bazel_is_named(monkeypatch: pytest.MonkeyPatch) -
     )
 
 
-def test_nothing_names_this_package_as_one_of_an_index() -> None:
+def test_nothing_takes_this_package_from_an_index_where_another_one_may_have_its_name() -> None:
     kinds = ("md", "py", "bzl", "cmake", "sh", "yaml", "yml", "html")
     command = ["git", "ls-files", *(f"*.{kind}" for kind in kinds), ":!changes", ":!CHANGELOG.md", ":!tests/unit"]
     files = subprocess.check_output(command, cwd=REPOSITORY, text=True).split()
     texts = {file: (REPOSITORY / file).read_text("utf-8", "replace") for file in files}
     assert len(texts) > 500
-    assert [file for file, text in texts.items() if re.search(r"pip install\s+'?etbuild", text)] == []
+    taken = re.compile(rf"pip install(?!.* --no-index).*\s['\"]?(etbuild|{DISTRIBUTION})\b(?!/)")
+    found = {file: taken.findall(text) for file, text in texts.items()}
+    assert not {file for file in found if found[file]}
+    assert taken.search("pip install etbuild")
+    assert taken.search(f"pip install --no-deps '{DISTRIBUTION}[gguf]'")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from etbuild.errors import InputError
+from etbuild.extras import DISTRIBUTION
 from etbuild.key import distributions, toolchain
 
 COMPILED = EXTENSION_SUFFIXES[0]  # such as `.cpython-311-x86_64-linux-gnu.so`
@@ -127,7 +128,10 @@ def test_a_distribution_without_files_has_no_digest_to_find(site: Path) -> None:
 
 
 def test_the_driver_is_there_by_its_files() -> None:
-    assert "etbuild" not in toolchain.toolchain((), [importlib.metadata.distribution("etbuild").name])["distributions"]
+    assert (
+        DISTRIBUTION
+        not in toolchain.toolchain((), [importlib.metadata.distribution(DISTRIBUTION).name])["distributions"]
+    )
 
 
 def test_metadata_is_read_as_pythons_own_library_reads_it() -> None:

@@ -34,7 +34,7 @@ def test_each_file_has_its_digest(released: Path) -> None:
     )
     files = {path.relative_to(released).as_posix() for path in released.rglob("*") if path.is_file()}
     assert {line.partition(":")[0] for line in done.stdout.splitlines()} == files - {"SHA256SUMS"}
-    assert {f"etbuild-{VERSION}.tar.gz", f"etbuild-{VERSION}-py3-none-any.whl", f"{NAME}-docs.tar.gz"} <= files
+    assert {f"pypi/{NAME}.tar.gz", f"pypi/{NAME}-py3-none-any.whl", f"{NAME}.tar.gz", f"{NAME}-docs.tar.gz"} <= files
 
 
 def test_the_same_commit_gives_the_same_archives(
@@ -44,14 +44,14 @@ def test_the_same_commit_gives_the_same_archives(
     release._archive(tmp_path / "again.tar.gz", NAME)
     assert (tmp_path / "again.tar.gz").read_bytes() == (released / f"{NAME}.tar.gz").read_bytes()
     again = build_wheel.build_sdist(tmp_path / "sdist")
-    assert again.read_bytes() == (released / again.name).read_bytes()
+    assert again.read_bytes() == (released / "pypi" / again.name).read_bytes()
 
 
 def test_the_sdist_makes_the_wheel(released: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir"]
-    subprocess.run([*command, str(tmp_path), str(released / f"etbuild-{VERSION}.tar.gz")], check=True)
+    subprocess.run([*command, str(tmp_path), str(released / f"pypi/{NAME}.tar.gz")], check=True)
     [made] = tmp_path.iterdir()
-    wheels = [zipfile.ZipFile(each) for each in (made, released / made.name)]
+    wheels = [zipfile.ZipFile(each) for each in (made, released / "pypi" / made.name)]
     one, other = ({name: each.read(name) for name in each.namelist()} for each in wheels)
     assert one == other
 

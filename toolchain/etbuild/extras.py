@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 
+DISTRIBUTION = "rules-executorch"
 _OF_EXTRA = re.compile(r"(?P<requirement>[^;]*); extra == ['\"](?P<extra>[^'\"]*)['\"]")
 
 
@@ -27,7 +28,7 @@ def _requirements(extra: str) -> list[str]:
     from importlib import metadata
 
     try:
-        requires = metadata.requires("etbuild") or []
+        requires = metadata.requires(DISTRIBUTION) or []
     except metadata.PackageNotFoundError:
         return []
     matches = (_OF_EXTRA.fullmatch(line) for line in requires)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
-import importlib.metadata
 from pathlib import Path
+from typing import Any
 
 from etbuild import json_schema
 from etbuild.backends.backend import Backend, BuiltInBackend, InterfaceError, make
 from etbuild.errors import InputError
+from etbuild.exception_text import summary
 
 GROUP = "etbuild.backends"
 
@@ -19,9 +20,11 @@ def names() -> set[str]:
 
 
 @functools.cache
-def _entries() -> importlib.metadata.EntryPoints:
-    """Returns the entry points of the group. Cached, because the search reads a file of each installed distribution."""
-    return importlib.metadata.entry_points(group=GROUP)
+def _entries() -> Any:
+    """Returns the `EntryPoints` of the group. Cached: the search reads a file of each installed distribution."""
+    from importlib import metadata  # takes longer than a check of a manifest, which hardly ever needs it
+
+    return metadata.entry_points(group=GROUP)
 
 
 @functools.cache
@@ -46,8 +49,6 @@ def load(name: str) -> Backend | None:
     except InterfaceError as error:
         raise InputError.of(f"{where}: {error}") from error
     except Exception as error:  # importing the package may raise anything
-        from etbuild.exception_text import summary
-
         raise InputError.of(f"{where} cannot be loaded: {summary(error)}") from error
 
 
@@ -70,8 +71,6 @@ def _check_schema(path: object, attribute: str) -> None:
     try:
         json_schema.check(path)
     except (OSError, ValueError) as error:
-        from etbuild.exception_text import summary
-
         raise InterfaceError(f"`{attribute}` names no JSON Schema: {summary(error)}") from error
 
 

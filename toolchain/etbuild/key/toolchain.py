@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from etbuild.errors import InputError
+from etbuild.extras import DISTRIBUTION
 from etbuild.key import distributions
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def _requirements(*roots: str) -> tuple[str, ...]:
         extras = {"", *(canonical_name(extra.strip()) for extra in (wanted.group(2) or "").split(","))}
         new = {(name, extra) for extra in extras} - seen
         seen |= new
-        if not new or name == "etbuild":  # the key covers the driver by its files
+        if not new or name == DISTRIBUTION:  # the key covers the driver by its files
             continue
         try:
             _, required = distributions.version_and_requirements(name)

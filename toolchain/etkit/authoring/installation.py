@@ -83,7 +83,7 @@ def _python() -> Finding:
 def _distribution() -> metadata.Distribution | None:
     """The metadata of etbuild as pip has installed it; None in Bazel, which has only the files."""
     try:
-        return metadata.distribution("etbuild")
+        return metadata.distribution(extras.DISTRIBUTION)
     except metadata.PackageNotFoundError:
         return None
 

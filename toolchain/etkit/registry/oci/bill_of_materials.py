@@ -12,7 +12,7 @@ import uuid
 from typing import Any
 
 from etbuild.errors import InputError
-from etbuild.extras import install_hint
+from etbuild.extras import DISTRIBUTION, install_hint
 from etbuild.results import Index
 from etkit.registry.oci.descriptors import Descriptor
 from etkit.registry.oci.package import Program
@@ -62,7 +62,7 @@ def make(program: Program, index: Index) -> bytes:
         found = stated.get("weights_licenses", {}).get(name)
         bom.components.add(_file(name, f"data/{name}", ComponentType.DATA, sha256, found))
     driver = inputs["toolchain"]["driver"]
-    for name, release in {"etbuild": driver, **inputs["toolchain"]["distributions"]}.items():
+    for name, release in {DISTRIBUTION: driver, **inputs["toolchain"]["distributions"]}.items():
         bom.components.add(
             Component(
                 name=name,
