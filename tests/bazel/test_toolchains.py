@@ -1,4 +1,4 @@
-"""Toolchains of other packages, interpreters and machines: examples/toolchains and examples/pypi, in Bazel 7.
+"""Toolchains of other packages, interpreters and machines, in Bazel 7: examples/toolchains, examples/pypi, examples/uv.
 
 A stand-in for rules_python gives the targets and the interpreter that it would download: its directory is STAND_IN."""
 
@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import tomllib
 
 from tests.helpers import commands
 from tests.helpers.snippets import snippets
@@ -156,11 +157,26 @@ def test_a_toolchain_is_chosen_by_its_name_and_by_the_machine(rules: Path, bazel
 
 
 @pytest.mark.long
-def test_the_packages_of_the_workspace_build_the_same_program(rules: Path, bazel: Build, tmp_path: Path) -> None:
-    """What `etbuild` makes with the packages that pip installed."""
-    made = built(bazel, "pypi", "//:net")
-    commands.build(rules / "examples/pypi/net.yaml", tmp_path)
+@pytest.mark.parametrize("example", ["pypi", "uv"])
+def test_the_packages_of_the_workspace_build_the_same_program(
+    rules: Path, bazel: Build, packages: Path, tmp_path: Path, example: str
+) -> None:
+    """What `etbuild` makes with the packages that pip installed. uv locks those of its example."""
+    if example == "uv":
+        [uv] = (packages / "venv").resolve().parents[2].glob("tools/*/bin/uv")
+        locked = subprocess.run([uv, "lock", "--quiet", "--project", rules / "examples/uv"], check=False)
+        if locked.returncode:
+            pytest.skip("no package index here")
+    made = built(bazel, example, "//:net")
+    commands.build(rules / "examples" / example / "net.yaml", tmp_path)
     assert made["net.pte"].read_bytes() == (tmp_path / "net.pte").read_bytes()
+
+
+def test_the_example_of_uv_has_what_the_driver_needs() -> None:
+    """Its dependencies are what `uv add --requirements` takes from the list of the rules."""
+    project = tomllib.loads((REPOSITORY / "examples/uv/pyproject.toml").read_text("utf-8"))["project"]
+    lines = (REPOSITORY / "toolchain/requirements.in").read_text("utf-8").splitlines()
+    assert project["dependencies"] == [line for line in lines if not line.startswith("#")]
 
 
 BY_PATH = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import re
 import shlex
 import subprocess
@@ -10,8 +11,10 @@ from pathlib import Path
 import pytest
 import tomllib
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from etbuild.extras import DISTRIBUTION, install_hint
+from tests.unit.test_step_packages import top_level_imports
 
 REPOSITORY = Path(__file__).parents[2]
 EXTRAS = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
@@ -48,3 +51,27 @@ def test_nothing_takes_this_package_from_an_index_where_another_one_may_have_its
     assert not {file for file in found if found[file]}
     assert taken.search("pip install etbuild")
     assert taken.search(f"pip install --no-deps '{DISTRIBUTION}[gguf]'")
+
+
+def test_no_verb_needs_an_extra_to_be_imported() -> None:
+    """It imports a package of an extra where it calls it. `etbuild test` once needed transformers for all programs."""
+    lock = (REPOSITORY / "toolchain/requirements.lock").read_text("utf-8")
+    of_all = set(re.findall(r"^([a-z0-9-]+)==", lock, re.MULTILINE))
+    of_extras = {canonicalize_name(Requirement(text).name) for texts in EXTRAS.values() for text in texts} - of_all
+    installed = importlib.metadata.packages_distributions()
+    packages = {name for name, owners in installed.items() if of_extras & {*map(canonicalize_name, owners)}}
+    assert {"transformers", "gguf"} <= packages
+    files = {
+        path.relative_to(REPOSITORY / "toolchain"): path for path in (REPOSITORY / "toolchain").glob("et*/**/*.py")
+    }
+    modules = {str(name.with_suffix("")).removesuffix("/__init__").replace("/", "."): files[name] for name in files}
+    waiting = [module for module in modules if not module.startswith("etplugins")]
+    found: set[str] = set()
+    wrong = []
+    while waiting:
+        if (module := waiting.pop()) not in found:
+            found.add(module)
+            imported = top_level_imports(modules[module].read_text("utf-8"))
+            wrong += [module] if packages & {name.partition(".")[0] for name in imported} else []
+            waiting += imported & modules.keys()
+    assert wrong == []

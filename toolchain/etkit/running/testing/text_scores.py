@@ -25,7 +25,6 @@ from etkit.running.generation.tokenizer_files import preferred
 from etplugins.model_tests.parts import TEXT, TextTest
 from etplugins.runtime.program_files import ProgramFiles
 from etplugins.tokenizer.runner_tokenizer import with_tokenizer
-from etplugins.transformers.reference import language_model
 
 _WINDOW = 256  # tokens
 _CONTINUED = 32  # tokens
@@ -88,6 +87,8 @@ def measure(plan: Plan, text: TextTest, files: ProgramFiles, context: StepContex
         InputError: The text or the tokenizer cannot be read, or the text has less than two tokens.
         BuildError: The model cannot be made, or the runtime cannot run the program.
     """
+    from etplugins.transformers.reference import language_model  # other programs are tested without transformers
+
     begin, tokens = _tokens(plan, text, context)
     model, sums = language_model(plan, context), _Sums()
     with tempfile.TemporaryDirectory() as scratch, torch.no_grad():

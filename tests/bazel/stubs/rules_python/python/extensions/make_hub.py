@@ -1,4 +1,4 @@
-"""Makes a package for each distribution in a site directory: make_hub.py SITE_PACKAGES"""
+"""Makes a package for each distribution of a lock of pip or uv in a site directory: make_hub.py SITE_PACKAGES LOCK"""
 
 import re
 import sys
@@ -26,8 +26,10 @@ def label(name: str) -> str:
     return re.sub(r"[-_.]+", "_", name).lower()
 
 
-def main(site: Path) -> None:
-    found = {label(each.metadata["Name"]): each for each in metadata.distributions(path=[str(site)])}
+def main(site: Path, lock: str) -> None:
+    locked = {label(name) for name in re.findall(r'^(?:name = ")?([\w.-]+)(?:"$|==)', lock, re.MULTILINE)}
+    installed = {label(each.metadata["Name"]): each for each in metadata.distributions(path=[str(site)])}
+    found = {name: each for name, each in installed.items() if name in locked}
     for name, distribution in found.items():
         needed = [each for each in distribution.requires or () if "extra ==" not in each]
         names = sorted({label(re.split(r"[^\w.-]", each)[0]) for each in needed} & found.keys())
@@ -40,4 +42,4 @@ def main(site: Path) -> None:
     Path("BUILD").touch()
 
 
-main(Path(sys.argv[1]))
+main(Path(sys.argv[1]), Path(sys.argv[2]).read_text("utf-8"))
