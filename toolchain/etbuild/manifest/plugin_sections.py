@@ -18,9 +18,10 @@ from etbuild.manifest.sections import Manifest
 
 _GROUP = "manifest_section"
 _PLACES = (
-    *("model.dtype.compute", "model.huggingface", "model.adapters", "methods.*.adapter", "defaults.quantize", "methods.*.quantize", "recipe"),
+    *("model.huggingface", "model.adapters", "methods.*.adapter", "defaults.quantize", "methods.*.quantize", "recipe"),
     *("for", "metadata", "samples", "methods.*.samples", "methods.*.io", "checks.agreement", "tokenizer"),
     *("tests", "checks.compare", "checks.max_error", "checks.metric", "checks.min_sqnr", "checks.text", "qualify"),
+    "model.dtype.compute",
 )
 """The places that plug-ins give their meaning."""
 

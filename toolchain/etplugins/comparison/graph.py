@@ -209,7 +209,14 @@ def _parts(value: torch.Tensor, flat: bool) -> Sequence[torch.Tensor]:
 
 
 def _moved(value: torch.Tensor, salt: tuple[int, int], relative: float) -> torch.Tensor:
-    """A value, each element changed by up to a part of itself. Products with powers of two are exact."""
+    """A value, each element changed by up to a part of itself. Products with powers of two are exact.
+
+    Numbers of 16 bits also change by the distance between the smallest ones, which have few digits.
+    """
+    if value.dtype == torch.float16:
+        limits = torch.finfo(value.dtype)
+        noise, step = _noise(value, salt), (value != 0) * (limits.smallest_normal * limits.eps)
+        return (noise * relative).add_(1).mul_(value).add_(noise * step).to(value.dtype)
     return _hashed(value, salt).mul_(2**-31 * relative).add_(1).mul(value).to(value.dtype)
 
 

@@ -92,9 +92,7 @@ class ModelComparison:
                 is_last, last_call = number == ends.get(name, number), (name, label, taken, exported)
                 made = [*calls[: number - 1], last_call]
                 wrong = self._wrong_quantization(made, expected, is_last) if judged[number - 1] else None
-            elif expected is None:
-                continue
-            elif self._overflows(name, label, exported, expected):
+            elif expected is None or self._overflows(name, label, exported, expected):
                 continue
             else:
                 found = accuracy.wrong_outputs(exported, expected, self._tolerances[name], False)
@@ -105,15 +103,16 @@ class ModelComparison:
         return None
 
     def _overflows(self, name: str, label: str, exported: Sequence[Any], expected: Sequence[Any]) -> bool:
-        """Whether a call with inputs that nobody asked for is too large for 16 bits. Notes the errors of other calls."""
+        """Whether a call with inputs that nobody asked for is too large for 16 bits. Keeps the errors of others."""
         if not self._converted:
             return False
         finite = all(is_finite(one) or not is_finite(other) for one, other in zip(exported, expected, strict=True))
         if label != FIRST and not label.startswith(OF_SAMPLE):
             return not finite
         found = quantized.loss(expected, exported)
-        self._ratios.setdefault(name, []).extend([] if found is None else [found])
-        self.losses.update({name: quantized.shown(ratios) for ratios in [self._ratios[name]] if ratios})
+        if found is not None:
+            self._ratios.setdefault(name, []).append(found)
+            self.losses[name] = quantized.shown(self._ratios[name])
         return False
 
     def _numbers(self, name: str, leaves: list[Any], outputs: list[Any]) -> tuple[list[Any], list[Any]]:

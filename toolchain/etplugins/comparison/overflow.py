@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 
 from etbuild.inputs.source_lines import SourceLines, first_name, shown
 from etplugins.comparison.graph import Graph, buffers
+from etplugins.comparison.hints import operator as operator_name
 
 _NARROW = (torch.float16, torch.bfloat16)
 
@@ -57,19 +58,20 @@ def first(
 def described(node: Node, method: str, lines: SourceLines) -> str:
     """A text for people: the operator, its line, and what to write."""
     line = shown(lines.of_node(method, first_name(node)))
-    layer = [path for path, _ in (node.meta.get("nn_module_stack") or {}).values() if path]
-    name = str(node.target).split(".")[1] if "." in str(node.target) else str(node.target)
-    keep = f"modules: [{layer[-1]}]" if layer else f"layers: [{name}]"
-    return "\n".join([f"`{node.target}` (node `{node.name}`)", *(line or "").splitlines(), f"`keep: {{{keep}}}` computes it in float32"])
+    is_cast = node.target is torch.ops.aten._to_copy.default and node.users
+    kept = next(iter(node.users)) if is_cast else node  # what reads a large number has to stay in float32 too
+    layer = [path for path, _ in (kept.meta.get("nn_module_stack") or {}).values() if path]
+    keep = f"modules: [{layer[-1]}]" if layer else f"layers: [{operator_name(kept)}]"
+    what, way = f"`{node.target}` (node `{node.name}`)", f"`keep: {{{keep}}}` computes it in float32"
+    return "\n".join([what, *(line or "").splitlines(), way])
 
 
 def _called(node: Node, values: Mapping[Node, tuple[Any, Any]]) -> tuple[Any, Any]:
     """The results of an operator in 16 bits and in float32."""
     assert callable(node.target)
-    narrow = node.target(*map_arg(node.args, lambda each: values[each][0]), **map_arg(node.kwargs, lambda each: values[each][0]))
-    arguments, keywords = map_arg((node.args, node.kwargs), lambda each: values[each][1])
-    arguments, keywords = pytree.tree_map(_widened, (arguments, dict(keywords)))
-    return narrow, node.target(*arguments, **keywords)
+    of_16_bits, in_float32 = (map_arg((node.args, node.kwargs), lambda each, n=n: values[each][n]) for n in (0, 1))
+    arguments, keywords = pytree.tree_map(_widened, (in_float32[0], dict(in_float32[1])))
+    return node.target(*of_16_bits[0], **of_16_bits[1]), node.target(*arguments, **keywords)
 
 
 def _widened(value: Any) -> Any:

@@ -281,7 +281,9 @@ def overflowing(job: LoweringJob[ComparePlan], method: ComparedMethod, wrong: Wr
     from etplugins.comparison import overflow
 
     node = overflow.first(method.program, method.weights, wrong.leaves, wrong.state) if method.converted else None
-    return None if node is None else f"the first overflow is in {overflow.described(node, method.name, job.export.lines)}"
+    return (
+        None if node is None else f"the first overflow is in {overflow.described(node, method.name, job.export.lines)}"
+    )
 
 
 def _where(job: LoweringJob[ComparePlan], program: ExportedProgram, eager: EagerMethod, wrong: Wrong) -> str:

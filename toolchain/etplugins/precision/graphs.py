@@ -169,7 +169,7 @@ class Converted:
             return False
         if node.target not in self._has_kernel:
             try:
-                values = map_arg((node.args, dict(node.kwargs)), lambda each: self._was.get(each))
+                values = map_arg((node.args, dict(node.kwargs)), self._was.__getitem__)
                 arguments, keywords = pytree.tree_map(self._example, values)
                 with torch.no_grad():
                     node.target(*arguments, **keywords)

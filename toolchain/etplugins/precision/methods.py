@@ -84,7 +84,7 @@ def _notes(name: str, method: Converted, dtype: str) -> Iterator[str]:
     if method.without_kernel:
         count = Counter(str(node.target).removeprefix("aten.") for node in method.without_kernel)
         named = listed([target for target, _ in count.most_common()])
-        yield f"`{name}` computes {named} in float32: PyTorch has no kernel for {dtype}"
+        yield f"`{name}` computes {named} in float32: it has no kernel for {dtype} in PyTorch, or is a branch or loop"
     if len(method.constant) > max(_FEW, _TOLD * len(method.numbers)):
         share = f"{len(method.constant)} of {len(method.numbers)} operators"
         first = str(method.constant[0].target).removeprefix("aten.")
