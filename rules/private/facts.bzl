@@ -32,6 +32,7 @@ PLUGINS = {
     "nxp": ["nxp"],
     "openvino": ["openvino"],
     "packed": [],
+    "precision": [],
     "pt2_files": [],
     "qualcomm": ["qualcomm"],
     "quantize": [],

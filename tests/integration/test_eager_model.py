@@ -253,7 +253,7 @@ def test_only_judged_calls_are_made(quantized: list[str], made: int) -> None:
     spec = pytree.tree_structure(((x,), {}))
     eager = {name: Method(torch.nn.Identity(), name, nullcontext) for name in ("one", "two")}
     forms = {name: ExportedForm(spec, name in quantized, True) for name in eager}
-    comparison = ModelComparison(eager, forms, dict.fromkeys(eager), (), pytest.fail)
+    comparison = ModelComparison(eager, forms, dict.fromkeys(eager), (), False, pytest.fail)
     calls = [("one", FIRST, [x], [x]), ("two", FIRST, [x], [x])]
     calls += [(name, "another call", [x], [x]) for name in ("one", "two", "one")]
     assert comparison.first_wrong(calls) is None

@@ -21,6 +21,7 @@ _PLACES = (
     *("model.huggingface", "model.adapters", "methods.*.adapter", "defaults.quantize", "methods.*.quantize", "recipe"),
     *("for", "metadata", "samples", "methods.*.samples", "methods.*.io", "checks.agreement", "tokenizer"),
     *("tests", "checks.compare", "checks.max_error", "checks.metric", "checks.min_sqnr", "checks.text", "qualify"),
+    "model.dtype.compute",
 )
 """The places that plug-ins give their meaning."""
 
@@ -122,7 +123,7 @@ def _standing(manifest: Manifest) -> dict[str, list[DocumentPath]]:
 
 def _found(part: Mapping[str, Any], keys: list[str]) -> Iterator[DocumentPath]:
     """The paths of a place below a part of a manifest. `*` stands for each key."""
-    for key in part if keys[0] == "*" else {keys[0]} & part.keys():
+    for key in part if keys[0] == "*" else {keys[0]} & part.keys() if isinstance(part, dict) else ():
         if len(keys) == 1:
             yield (key,)
         else:

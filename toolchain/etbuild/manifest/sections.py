@@ -33,7 +33,7 @@ class Model(TypedDict, total=False):
     kwargs: Options
     seed: int
     modules: list[str]
-    dtype: str
+    dtype: str | Any
     weights: str | Checkpoint | list[str | Checkpoint]
     adapters: dict[str, str | Any]
 

@@ -281,6 +281,10 @@ class Adapter(Protocol):
         """The file with the weights."""
 
 
+_FLOATS = ("float32", "float16", "bfloat16")
+_Dtype = Annotated[Literal[_FLOATS], Says(type="string")] | Annotated[Part, PluginKeys("model.dtype")]  # type: ignore[valid-type]
+
+
 class ModuleSource(Part):
     """Where the module comes from.
 
@@ -300,19 +304,22 @@ class ModuleSource(Part):
         dtype: The dtype of the module's floating-point parameters and buffers. A module of `factory` is converted after
             it is made; one of `huggingface` is made by transformers in this dtype. Floating-point tensors of `weights`
             are converted to the dtype of their parameter, one by one. Without this key, the module keeps its dtypes,
-            and a checkpoint of another dtype is an error. For example `float32`.
+            and a checkpoint of another dtype is an error. A mapping says that methods compute in 16-bit floats, and
+            have float32 inputs and outputs. For example `float32`, `{compute: float16, keep: {layers: [norm]}}`.
+        precision: The mapping of `dtype`.
         modules: Modules in the declared sources that the model imports by computed names. Modules in import statements
             need not be listed. For example `[layers.rotary]`.
     """
 
-    _LEFT_OUT: ClassVar[tuple[str, ...]] = ("dtype",)
+    _LEFT_OUT: ClassVar[tuple[str, ...]] = ("dtype", "precision")
 
     factory: kinds.CallableName | None = None
     huggingface: Annotated[HuggingFace, PluginKeys("model.huggingface")] | None = None
     kwargs: Options = {}
     seed: kinds.Count = 0
     modules: kinds.ModuleNames = ()
-    dtype: Annotated[Literal["float32", "float16", "bfloat16"], Says(type="string")] | None = None
+    dtype: Annotated[str, Says(written=_Dtype, plan={"enum": [*_FLOATS], "type": "string"})] | None = None
+    precision: Annotated[Any, PluginKeys("model.dtype"), PLAN_ONLY] = None
 
     @property
     def plugin(self) -> str | None:

@@ -153,6 +153,7 @@ class Plan(Lowered):
         quantized = any(method.quantize for method in self.methods.values())
         described = {"inputs", "outputs"} & (self.metadata or {}).keys()
         asked = {"quantization": quantized, "tokenizer": self.tokenizer, "interface": described}
+        asked["precision"] = self.model.precision
         return [part for part, is_asked in {**asked, "applications": self.applications}.items() if is_asked]
 
     @property
@@ -164,6 +165,7 @@ class Plan(Lowered):
         ]
         used += [("method_source", PurePath(each.program).suffix) for each in self.methods.values() if each.program]
         used += [("method_change", "adapters")] if self.model.adapters else []
+        used += [("method_change", "precision")] if self.model.precision else []
         used += [("samples", "files")] if any(method.samples for method in self.methods.values()) else []
         used += [("module_source", self.model.plugin)] if self.model.plugin is not None else []
         used += [("export_recipe", "executorch")] if self.recipe is not None else []

@@ -202,6 +202,8 @@ def export_methods(
             programs[name] = transform(job, name, program)
     of_module = {name: program for name, program in programs.items() if export_plan.methods[name].program is None}
     check_overlaps(of_module, modules.overlaps)
+    if export_plan.model.precision is not None:
+        method_change.precision().convert(modules.module, programs, export_plan)
     if export_plan.carries_content:
         rename_differing(programs, modules.recipe_of)
     return programs
@@ -267,7 +269,7 @@ class Modules:
         """The arguments are those of `QuantizedModules`."""
         from etbuild.export import quantizers
 
-        self._module = module
+        self.module = module
         self._export_plan = export_plan
         quantizes = export_plan.quantizes
         self._quantized = quantizers.of_weights()(module, export_plan, free, deferred) if quantizes else None
@@ -277,7 +279,7 @@ class Modules:
         """The parameters and buffers that share memory, each with the names of the others."""
         from etbuild.model.module import overlaps
 
-        return overlaps(self._module)
+        return overlaps(self.module)
 
     def recipe_of(self, tensor: torch.Tensor) -> Recipe | None:
         """How the content of a method's tensor is computed from a weight; None if it has its content."""
@@ -290,7 +292,7 @@ class Modules:
         applied: AbstractContextManager[Callable[[ExportedProgram], None]] = nullcontext(lambda _: None)
         plan = self._export_plan
         if plan.adapters:
-            applied = method_change.adapters().applied(self._module, name, plan.methods[name].adapter)
+            applied = method_change.adapters().applied(self.module, name, plan.methods[name].adapter)
         with applied as check_adapter, nullcontext() if quantized is None else quantized():
 
             def check(program: ExportedProgram) -> None:
@@ -298,4 +300,4 @@ class Modules:
                     quantized.check(program)
                 check_adapter(program)
 
-            yield self._module, check
+            yield self.module, check

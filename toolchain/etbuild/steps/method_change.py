@@ -1,4 +1,4 @@
-"""Changes of methods by plug-ins: LoRA adapters."""
+"""Changes of methods by plug-ins: LoRA adapters, and another dtype of what they compute."""
 
 from __future__ import annotations
 
@@ -52,6 +52,24 @@ class Adapters(Protocol):
 
     def filled(self, parts: Sequence[Emitted], weights: Mapping[str, torch.Tensor]) -> Sequence[Emitted]:
         """Emitted methods with these weights (by name) in place of their stand-ins. Raises BuildError."""
+
+
+class Precision(Protocol):
+    """Another dtype of what methods compute."""
+
+    def convert(self, module: torch.nn.Module, programs: Programs, export_plan: ExportPlan) -> None:
+        """Converts exported methods and the weights of their module, in place. Inputs and outputs keep their dtype.
+
+        Raises:
+            InputError: The plan names parts that the module does not have.
+            BuildError: A weight is too large for the dtype.
+        """
+
+
+def precision() -> Precision:
+    """The object that changes the dtype of what methods compute."""
+    found: Precision = plugins.load("method_change", "precision")
+    return found
 
 
 def adapters() -> Adapters:

@@ -100,6 +100,7 @@ class ComparedMethods:
             with switches.on("loading") if self.job.options.accelerate else nullcontext():
                 in_memory = {**content.loaded(), **self.adapters}
                 loaded = load_methods(self.saved, in_memory, names)
+        converted = self.job.plan.exported.model.precision is not None
         for name in names:
             program = loaded[name]
             leaves = (
@@ -114,7 +115,7 @@ class ComparedMethods:
             else:
                 inputs, settings = layout.of_inputs(leaves, program), self.job.plan.comparisons[name]
                 samples = [] if whole else self._samples(name, program)
-                methods.append(ComparedMethod(name, program, inputs, settings, large, samples))
+                methods.append(ComparedMethod(name, program, inputs, settings, large, samples, converted))
         return methods, skipped
 
     def _samples(self, name: str, program: ExportedProgram) -> list[tuple[str, list[Any]]]:

@@ -51,7 +51,7 @@ class Graph:
         self._content: dict[str, object] = {**program.constants, **program.state_dict, **(replaced or {})}
         self._names = weights.keys() - (replaced or {}).keys()
         self._traced = any(value.requires_grad for value in (replaced or {}).values())
-        self._steps = _steps(program.graph_module)
+        self.steps = _steps(program.graph_module)
         self.state = state
 
     def call(self, leaves: Sequence[Any], rounding: Rounding | None = None) -> tuple[list[Any], int]:
@@ -66,7 +66,7 @@ class Graph:
         """
         with torch.set_grad_enabled(self._traced):
             run = _Run(self._program.graph_module, rounding, self._coverage)
-            results = run.run(self._steps, self._inputs(leaves, rounding))
+            results = run.run(self.steps, self._inputs(leaves, rounding))
         outputs = list[Any]()
         for spec, value in zip(self._program.graph_signature.output_specs, results, strict=True):
             if spec.kind == OutputKind.BUFFER_MUTATION:
@@ -92,8 +92,17 @@ class Graph:
         """
         with torch.no_grad():
             run = _Run(self._program.graph_module, None, searches=True)
-            run.run(self._steps, self._inputs(leaves, None))
+            run.run(self.steps, self._inputs(leaves, None))
         return run.non_finite
+
+    def inputs(self, leaves: Sequence[Any]) -> Iterator[Any]:
+        """The values of all inputs of the graph, in its order.
+
+        Args:
+            leaves: The inputs, in the order of the method.
+        """
+        for value in self._inputs(leaves, None):
+            yield value.weights[value.name] if isinstance(value, _Weight) else value
 
     def _inputs(self, leaves: Sequence[Any], rounding: Rounding | None) -> Iterator[Any]:
         given = iter(leaves)
@@ -200,7 +209,14 @@ def _parts(value: torch.Tensor, flat: bool) -> Sequence[torch.Tensor]:
 
 
 def _moved(value: torch.Tensor, salt: tuple[int, int], relative: float) -> torch.Tensor:
-    """A value, each element changed by up to a part of itself. Products with powers of two are exact."""
+    """A value, each element changed by up to a part of itself. Products with powers of two are exact.
+
+    Numbers of 16 bits also change by the distance between the smallest ones, which have few digits.
+    """
+    if value.dtype == torch.float16:
+        limits = torch.finfo(value.dtype)
+        noise, step = _noise(value, salt), (value != 0) * (limits.smallest_normal * limits.eps)
+        return (noise * relative).add_(1).mul_(value).add_(noise * step).to(value.dtype)
     return _hashed(value, salt).mul_(2**-31 * relative).add_(1).mul(value).to(value.dtype)
 
 

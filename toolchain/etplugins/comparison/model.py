@@ -15,7 +15,7 @@ from etbuild.exception_text import summary
 from etplugins.comparison import accuracy, quantized
 from etplugins.comparison.compare import FIRST, OF_SAMPLE, Call, Comparison, Wrong
 from etplugins.comparison.eager import EagerMethod
-from etplugins.comparison.graph import is_quantized
+from etplugins.comparison.graph import is_finite, is_quantized
 from etplugins.comparison.hints import states
 from etplugins.comparison.parts import Tolerance
 from etplugins.edges import facts as edges
@@ -51,6 +51,7 @@ class ModelComparison:
         forms: The exported methods, by name. All share their state.
         tolerances: How far an element may be from the expected one, by method; None for the default.
         calibrated: The methods whose quantization has ranges that a calibration has found.
+        converted: Whether the methods compute in 16-bit floats, and the model in float32.
         exported: Makes a `Comparison` of these methods, which judges a difference.
 
     Attributes:
@@ -64,10 +65,11 @@ class ModelComparison:
         forms: Mapping[str, ExportedForm],
         tolerances: Mapping[str, Tolerance | None],
         calibrated: Collection[str],
+        converted: bool,
         exported: Callable[[], Comparison],
     ) -> None:
         self._eager, self._forms, self._tolerances = dict(eager), forms, tolerances
-        self._calibrated, self._make = calibrated, exported
+        self._calibrated, self._converted, self._make = calibrated, converted, exported
         self.notes: dict[str, str] = {}
         self.losses: dict[str, str] = {}
         self._ratios: dict[str, list[float]] = {}
@@ -90,7 +92,7 @@ class ModelComparison:
                 is_last, last_call = number == ends.get(name, number), (name, label, taken, exported)
                 made = [*calls[: number - 1], last_call]
                 wrong = self._wrong_quantization(made, expected, is_last) if judged[number - 1] else None
-            elif expected is None:
+            elif expected is None or self._overflows(name, label, exported, expected):
                 continue
             else:
                 found = accuracy.wrong_outputs(exported, expected, self._tolerances[name], False)
@@ -99,6 +101,19 @@ class ModelComparison:
             if wrong is not None:
                 return wrong
         return None
+
+    def _overflows(self, name: str, label: str, exported: Sequence[Any], expected: Sequence[Any]) -> bool:
+        """Whether a call with inputs that nobody asked for is too large for 16 bits. Keeps the errors of others."""
+        if not self._converted:
+            return False
+        finite = all(is_finite(one) or not is_finite(other) for one, other in zip(exported, expected, strict=True))
+        if label != FIRST and not label.startswith(OF_SAMPLE):
+            return not finite
+        found = quantized.loss(expected, exported)
+        if found is not None:
+            self._ratios.setdefault(name, []).append(found)
+            self.losses[name] = quantized.shown(self._ratios[name])
+        return False
 
     def _numbers(self, name: str, leaves: list[Any], outputs: list[Any]) -> tuple[list[Any], list[Any]]:
         """The inputs and outputs of a call as the model has them: quantizing a method may have made them integers."""

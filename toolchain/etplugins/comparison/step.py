@@ -22,7 +22,7 @@ from etbuild.steps.saved_export import LoweringJob, load_custom_ops, opened_expo
 from etplugins.comparison.compared_methods import ComparedMethods, import_all
 from etplugins.comparison.known import NOT, Agreement, Group, Known, of_runtime
 from etplugins.comparison.parts import ComparePlan
-from etplugins.comparison.witness import MORE_OR_LESS, Witness, witnesses, write_calls
+from etplugins.comparison.witness import MORE_OR_LESS, Witness, overflowing, witnesses, write_calls
 from etplugins.runtime import program_files
 
 if TYPE_CHECKING:
@@ -130,7 +130,12 @@ def compare(
     """
     left_out, agreement = _left_out(job.plan, built), Agreement()
     wanted = [name for name in sorted(job.plan.methods) if name not in left_out]
-    calibrated = [name for name in witnesses(job.plan) if job.plan.exported.methods[name].quantized_after_export]
+    exported = job.plan.exported
+    calibrated = [
+        name
+        for name in witnesses(job.plan)
+        if exported.methods[name].quantized_after_export or exported.model.precision is not None
+    ]
     judged = [name for name in calibrated if left_out.get(name, "").startswith(_CANNOT_RUN)]
     if wanted or judged:
         found, agreement = _compare(job, witness, built, wanted, judged, scratch, known)
@@ -316,9 +321,23 @@ def _first_wrong(exported: ComparedMethods, methods: Group, files: ProgramFiles)
     if wrong is not None:
         return {"wrong": vars(wrong), "notes": {}, "agreement": {}}
     notes = {name: f"was compared with PyTorch {what}" for name, what in comparison.notes.items()}
+    notes = _joined(notes, _overflows(exported.job, group))
     if of_group.keys() & witnesses(exported.job.plan):
         notes = _joined(notes, write_calls(methods.calls, group, comparison.calls))
     return {"wrong": None, "notes": {**skipped, **notes}, "agreement": of_runtime(comparison.agreement)}
+
+
+def _overflows(job: LoweringJob[ComparePlan], group: Sequence[ComparedMethod]) -> dict[str, str]:
+    """Notes about methods that overflow with their example inputs or a sample, and whose outputs are right."""
+    from etplugins.comparison import overflow
+
+    found: dict[str, str] = {}
+    for method in filter(lambda each: each.converted, group):
+        for what, leaves in (("its example inputs", method.examples), *method.samples):
+            if (node := overflow.first(method.program, method.weights, leaves)) is not None:
+                text = " ".join(overflow.described(node, method.name, job.export.lines).splitlines())
+                found.setdefault(method.name, f"overflows with {what} in {text}")
+    return found
 
 
 def _without_runtime(exported: ComparedMethods, methods: Group, group: Sequence[ComparedMethod]) -> _Found:
@@ -349,6 +368,8 @@ def _where(job: LoweringJob[ComparePlan], method: ComparedMethod, wrong: Wrong) 
     from etbuild.inputs.source_lines import first_name, shown
     from etplugins.comparison.graph import is_quantized
 
+    if (overflows := overflowing(job, method, wrong)) is not None:
+        return overflows
     if wrong.overflows is not None:
         (node,) = (each for each in method.program.graph.nodes if each.name == wrong.overflows)
         line = shown(job.export.lines.of_node(method.name, first_name(node)))

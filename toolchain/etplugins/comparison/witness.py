@@ -255,11 +255,13 @@ def _first_wrong(known: _Known, eager: Mapping[str, EagerMethod], file: Path) ->
 
     tolerances = {name: settings.tolerance for name, settings in known.job.plan.comparisons.items()}
     calibrated = {name for name, method in known.job.plan.exported.methods.items() if method.quantized_after_export}
-    comparison = ModelComparison(eager, forms, tolerances, calibrated, exported)
+    precision = known.job.plan.exported.model.precision
+    comparison = ModelComparison(eager, forms, tolerances, calibrated, precision is not None, exported)
     wrong = comparison.first_wrong(given["calls"])
     notes = {name: f"{IN_PART} {what}" for name, what in comparison.notes.items()}
     for name, loss in comparison.losses.items():
-        notes.setdefault(name, f"is quantized: {loss} against the float model")
+        what = "is quantized" if precision is None else f"computes in {precision.compute}"
+        notes.setdefault(name, f"{what}: {loss} against the float model")
     whole = wrong is None and not comparison.notes
     return {"wrong": None if wrong is None else vars(wrong), "notes": notes, "whole": whole}
 
@@ -270,8 +272,18 @@ def _problem(known: _Known, eager: Mapping[str, EagerMethod], wrong: Wrong, *, s
         where = None
     elif search:
         (method,), _ = known.exported.methods([wrong.method], whole=True)
-        where = _where(known.job, method.program, eager[wrong.method], wrong)
+        where = overflowing(known.job, method, wrong) or _where(known.job, method.program, eager[wrong.method], wrong)
     return Problem(wrong.problem, ("methods", wrong.method), hints(where, MORE_OR_LESS))
+
+
+def overflowing(job: LoweringJob[ComparePlan], method: ComparedMethod, wrong: Wrong) -> str | None:
+    """A text for people that says where a method overflows that computes in 16-bit floats; None if it does not."""
+    from etplugins.comparison import overflow
+
+    node = overflow.first(method.program, method.weights, wrong.leaves, wrong.state) if method.converted else None
+    return (
+        None if node is None else f"the first overflow is in {overflow.described(node, method.name, job.export.lines)}"
+    )
 
 
 def _where(job: LoweringJob[ComparePlan], program: ExportedProgram, eager: EagerMethod, wrong: Wrong) -> str:

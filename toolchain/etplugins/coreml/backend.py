@@ -275,13 +275,16 @@ def _without_bar(items: Iterable[Any], **_settings: Any) -> Iterable[Any]:
 
 @contextlib.contextmanager
 def _one_by_one() -> Iterator[None]:
-    """Returns a context manager in which methods become one model only if all of them can.
+    """Returns a context manager in which methods become one model only if all of them can, and compute no
+    floating-point numbers from integers.
 
     ExecuTorch checks only the first method, and treats a missing deployment target as any target. So it makes one
     model of methods for older systems, and that model needs iOS18.
     """
     from executorch.backends.apple.coreml.compiler import CoreMLBackend
     from executorch.backends.apple.coreml.compiler.coreml_preprocess import MULTIMETHOD_WEIGHT_SHARING_STRATEGY
+
+    from etplugins.coreml.promotion import promote
 
     preprocess = CoreMLBackend.preprocess_multimethod
     disabled = CoreMLBackend.generate_multimethod_weight_sharing_strategy_compile_spec(
@@ -290,6 +293,9 @@ def _one_by_one() -> Iterator[None]:
 
     def preprocess_multimethod(cls: Any, programs: Any, specs: Mapping[str, list[list[Any]]]) -> Any:
         del cls
+        for of_method in programs.values():
+            for program in of_method:
+                promote(program)
         if all(_paired(each) for of_method in specs.values() for each in of_method):
             return preprocess(programs, specs)
         # The first compile spec with a key counts.

@@ -1,0 +1,36 @@
+"""Core ML gets the conversions that PyTorch makes where floating-point numbers are computed from integers."""
+
+from __future__ import annotations
+
+import pytest
+
+from .conftest import Build
+
+MODEL = """\
+import torch
+
+class Net(torch.nn.Module):
+    def forward(self, x, n):
+        return x / torch.sqrt(torch.tensor(x.shape[1])), x * n.exp() + torch.log(n), x / n, torch.where(n > 1, n, x)
+
+def create():
+    return Net()
+"""
+MANIFEST = """\
+schema: executorch-model/v1
+name: net
+model: {factory: "model:create"}
+defaults: {partitioners: [coreml]}
+methods:
+  forward: {example_inputs: [{shape: [1, 16, 8]}, {shape: [1, 16, 8], dtype: int64, fill: 3}]}
+"""
+
+
+def test_core_ml_takes_operators_on_integers_whose_results_are_no_integers(build: Build) -> None:
+    pytest.importorskip("coremltools")
+    made = build(MANIFEST, model=MODEL)
+    assert made.code == 0, made.err
+    operators = made.json("net.report.json")["methods"]["forward"]["operators"]
+    assert {"aten::sqrt", "aten::exp", "aten::log", "aten::div.Tensor"} <= operators["delegated"][
+        "CoreMLBackend"
+    ].keys()

@@ -1,0 +1,56 @@
+"""The parts of a method that compute in float32, because the manifest keeps them so."""
+
+from __future__ import annotations
+
+import re
+from fnmatch import fnmatchcase
+
+import torch
+
+from etbuild.errors import InputError, Problem, did_you_mean
+from etplugins.precision.parts import Keep
+
+_PATH = ("model", "dtype", "keep")
+
+
+class Kept:
+    """Says which operators compute in float32.
+
+    Args:
+        keep: The parts that the manifest keeps.
+
+    Attributes:
+        found: The modules and layers of the manifest that some operator belongs to.
+    """
+
+    def __init__(self, keep: Keep) -> None:
+        self._keep = keep
+        self.found: set[str] = set()
+
+    def __call__(self, node: torch.fx.Node) -> bool:
+        """Whether an operator belongs to a kept part."""
+        stack = [*(node.meta.get("nn_module_stack") or {}).values()]
+        paths = [re.sub(r"@\d+$", "", path) for path, _ in stack]
+        kinds = [kind if isinstance(kind, str) else kind.__name__ for _, kind in stack]
+        words = _plain(" ".join([*(kind.rpartition(".")[2] for kind in kinds), str(node.target)]))
+        modules = {pattern for pattern in self._keep.modules if any(fnmatchcase(path, pattern) for path in paths)}
+        layers = {kind for kind in self._keep.layers if _plain(kind) in words}
+        self.found |= modules | layers
+        return bool(modules or layers)
+
+    def check(self, module: torch.nn.Module) -> None:
+        """Checks that each kept part exists. Raises InputError."""
+        names = [name for name, _ in module.named_modules() if name]
+        classes = sorted({type(child).__name__ for child in module.modules()})
+        problems = [
+            Problem(f"no operator belongs to `{each}`", (*_PATH, key, index), did_you_mean(each, known))
+            for key, given, known in (("modules", self._keep.modules, names), ("layers", self._keep.layers, classes))
+            for index, each in enumerate(given)
+            if each not in self.found
+        ]
+        if problems:
+            raise InputError(problems)
+
+
+def _plain(words: str) -> str:
+    return words.replace("_", "").lower()
