@@ -221,6 +221,7 @@ def _tensors(value: Any) -> list[torch.Tensor]:
 _PAGE = """\
 # Gallery: manifests of 25 architectures to copy
 
+For people who look for a model like theirs.
 Architectures of transformers at small sizes, and three models of our own. Copy the manifest from
 [`examples/gallery`](../examples/gallery), and put your configuration and weights into it.
 

@@ -28,6 +28,7 @@ LOCKS = (
 _HEAD = """\
 # Licences
 
+For people who check licences.
 This page lists the packages that the toolchain installs from its locks. Each licence is that of the package's metadata.
 `make licenses` writes the page, and a test compares it with the locks. The packages of the extras `cuda` and `vgf` are
 missing, because the developers' environment does not have them.

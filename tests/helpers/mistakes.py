@@ -102,6 +102,11 @@ def inputs(name: str, new: str, *says: str, code: int = 2, **more: Any) -> Mista
     return Mistake(name, says, {"net.yaml": text.encode()}, built=True, code=code, **more)
 
 
+def integers(name: str, code: str, *says: str) -> Mistake:
+    """A model that takes no floats, as which an input is read."""
+    return model(name, "self.linear(x).relu()", code, "methods.forward", "model.py:11", *says)
+
+
 def line(name: str, command: str, *says: str, **more: Any) -> Mistake:
     """A mistake on the command line."""
     return Mistake(name, says, command=tuple(command.split(" ")), **more)
@@ -250,6 +255,13 @@ IN_MANIFEST = (
         "dynamic_shapes",
         "4",
     ),
+    added(
+        "dynamic_shapes as torch.export takes them",
+        "    dynamic_shapes: {x: {0: {dim: batch, max: 4}}}",
+        "net.yaml:8:",
+        "dynamic_shapes",
+        "[[null, {dim: seq, min: 2, max: 128}], null]",
+    ),
     Mistake("an empty manifest", ("net.yaml", "schema"), {"net.yaml": b""}, ("validate", "net.yaml")),
     Mistake(
         "a list as a manifest", ("net.yaml:1:1", "schema"), {"net.yaml": b"- name: net\n"}, ("validate", "net.yaml")
@@ -271,6 +283,20 @@ IN_COMMANDS = (
     line("an input with an unknown dtype", "build model.py:create --input float[2,8]", "float", "float32"),
     line("an unknown quantization", "build model.py:create --input 2,8 --quantize int7", "int7", "int8"),
     line("an unknown backend", "build model.py:create --input 2,8 --backend xnnpak", "xnnpak", "xnnpack"),
+    line("an input with a letter for a size", "build model.py:create --input N,8", "--input N,8", "dynamic_shapes"),
+    line("a model of a package", "build torchvision.models:resnet18 --input 2,8", "models:resnet18", "source"),
+    Mistake(
+        "a checkpoint for a manifest without one",
+        ("net.yaml:3:", "--weights", "write `weights: FILE` under `model`"),
+        {"net.yaml": WITHOUT_WEIGHTS.encode()},
+        ("build", "net.yaml", "--weights", "net.safetensors"),
+    ),
+    line(
+        "a manifest that is saved over another one",
+        "build model.py:create --input 2,8 --save net.yaml",
+        "net.yaml exists",
+        "remove it",
+    ),
     line("a pattern that finds nothing", "build net.yaml --weights step_*.pt", "--weights step_*.pt"),
     line("a time that is none", "build net.yaml --timeout -1", "--timeout", "-1"),
     line("a program as a manifest", "build out/net.pte", "out/net.pte", "inspect", needs_program=True),
@@ -473,6 +499,15 @@ IN_INPUTS = (
     ),
     inputs("two inputs for one", "[{shape: [2, 8]}, {shape: [2, 8]}]", "methods.forward.example_inputs", "x"),
     inputs("integers for floats", "[{shape: [2, 8], dtype: int64}]", "methods.forward", "dtype", "model.py:11", code=1),
+    integers("floats for indices", "self.linear.bias[x]", "dtype: int64"),
+    integers("floats for rows", "nn.functional.embedding(x, self.linear.weight)", "dtype: int64"),
+    integers("floats for a mask", "x.masked_fill(x, 0)", "dtype: bool"),
+    Mistake(
+        "a factory of an installed package",
+        ("net.yaml:3:", "torch.nn", "installed package", "`create`"),
+        {"net.yaml": WITHOUT_WEIGHTS.replace("model:create", "torch.nn:Identity").encode()},
+        built=True,
+    ),
     inputs("no input at all", "[]", "methods.forward", "x"),
     inputs("a file that is not there", "[{file: batch.safetensors, key: x}]", "batch.safetensors"),
     inputs("a factory that is not there", '[{factory: "model:inputs"}]', "`model` has no `inputs`", "create"),

@@ -249,8 +249,9 @@ def test_no_text_of_a_file_runs_or_hides(tmp_path: Path, chromium: Browser) -> N
         assert opened.told == []
 
 
-def test_a_phone_shows_the_page_in_its_width(built: Outcome, chromium: Browser) -> None:
-    with chromium.opened(built.directory / "net.report.html", width=390) as opened:
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_phone_shows_the_page_in_its_width(built: Outcome, chromium: Browser, scheme: str) -> None:
+    with chromium.opened(built.directory / "net.report.html", scheme, width=390) as opened:
         drawn(opened)
         assert opened.page.evaluate("document.documentElement.scrollWidth") <= 390
         assert (opened.told, opened.serious()) == ([], [])

@@ -28,3 +28,22 @@ def test_weights_of_one_name_in_two_programs_count_as_two() -> None:
         "float_bytes": 1616,
         "in_floats": [{"weights": "conv.weight", "count": 2, "bytes": 1616, "why": why}],
     }
+
+
+def test_a_layer_that_is_called_twice_says_why_a_call_is_not_quantized() -> None:
+    """XNNPACK's quantizer takes a convolution's weight in one call only: a Siamese network holds it twice."""
+    facts = {"shape": [4, 4, 3], "bytes": 192, "parameter": True}
+    weights = [
+        {**facts, "name": "net.0.weight", "dtype": "float32"},
+        {**facts, "name": "net.0.weight_quantized", "dtype": "int8", "bytes": 48},
+    ]
+    operators = ("aten::convolution", "quantized_decomposed::dequantize_per_channel")
+    nodes = [{"operator": name, "inputs": [], "weights": [number]} for number, name in enumerate(operators)]
+    method = SimpleNamespace(quantize=SimpleNamespace(after_export=True))
+    plan: Any = SimpleNamespace(methods={"forward": method})
+    lowering: Any = {"graphs": {"forward": {"nodes": nodes, "blocks": [], "weights": weights}}}
+    found = reached.find(plan, lowering)
+    assert found is not None
+    [row] = found["in_floats"]
+    assert row["weights"] == "net.*.weight"
+    assert "call it once, with the inputs in one batch" in row["why"]

@@ -26,7 +26,7 @@ PAGES = (
 )
 LARGEST = 2_000_000
 """What a page and the files that it loads may have, in bytes. The index of the search is most of it."""
-LOOKS = (("light", 1200), ("dark", 390))
+LOOKS = (("light", 1200), ("dark", 1200), ("light", 390), ("dark", 390))
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,20 @@ def menu() -> list[object]:
 def test_each_page_is_in_the_list() -> None:
     missing = sorted(PAGES - set(named(menu())))
     assert not missing, "add them to docs/pages.md, in the section of their kind"
+
+
+WRITTEN_BY_TOOLS = ("families.md", "pages.md", "reference")
+"""Pages of tables: the menu says whom they are for."""
+
+
+def test_each_page_begins_with_whom_it_is_for() -> None:
+    first = {}
+    for page in PAGES:
+        if not page.startswith(WRITTEN_BY_TOOLS):
+            text = re.sub(r"<!--.*?-->", "", (DOCS / page).read_text("utf-8"), flags=re.DOTALL)
+            _, first[page], *_ = filter(None, map(str.strip, text.split("\n\n")))
+    assert len(first) > 60
+    assert {page: text for page, text in first.items() if not re.match(r"For [^\n]{8,}", text)} == {}
 
 
 def test_no_page_is_there_twice() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 
 from etbuild.errors import Problem, did_you_mean
@@ -39,11 +40,13 @@ _OTHER_WORDS = {
 
 @dataclass(frozen=True)
 class _Advice:
-    """A hint for messages that fit a pattern, and perhaps for places whose last keys are these."""
+    """A hint for messages that fit a pattern, and perhaps for places whose last keys are these. It comes after the
+    problem's own hint, or in its place."""
 
     message: str
     hint: str
     keys: tuple[str, ...] = ()
+    replaces: bool = False
 
 
 _ADVICE = (
@@ -51,6 +54,13 @@ _ADVICE = (
         r"(must be at least 1|expected a whole number), got",
         "write the size of the example; `dynamic_shapes` says which sizes may change",
         ("shape",),
+    ),
+    _Advice(
+        r"`\d+` is not a string",
+        "write a list with an entry for each input, and in it one for each dimension: "
+        "[[null, {dim: seq, min: 2, max: 128}], null]",
+        ("dynamic_shapes",),
+        replaces=True,
     ),
     _Advice(r"must be at most 1, got", "it is a share, such as 0.95 for 95 %", ("min_delegated",)),
     _Advice(r"expected a list, got \{", "name inputs in `example_kwargs`: {x: {shape: [1, 8]}}", ("example_inputs",)),
@@ -79,6 +89,23 @@ _ADVICE = (
         r"mat1 and mat2 must have the same dtype|expected scalar type|weight type .* should be the same",
         "give the example inputs the dtype of the weights: `dtype`",
     ),
+    _Advice(
+        r"tensors used as indices must be|following scalar types: Long, Int|xpected dtype int64 for index"
+        r"|only applicable to index tensor",
+        "an input of integers needs its dtype: `{shape: [...], dtype: int64}`, or `--input NAME=int64[...]`",
+    ),
+    _Advice(
+        r"supports boolean masks|expected condition to be a boolean|mask tensor can only be bool|must be bool or float",
+        "a mask needs its dtype: `{shape: [...], dtype: bool}`, or `--input NAME=bool[...]`",
+    ),
+    _Advice(
+        r"operator torchvision::\w+ does not exist|Could not load this library: .*torchaudio",
+        "it was built for another PyTorch: take all packages of PyTorch from one index, as the page `Install` shows",
+    ),
+    _Advice(
+        r"--input .*: expected sizes",
+        "write the size of an example; for a size that may change, add `--save FILE`, and write `dynamic_shapes` there",
+    ),
     _Advice(r"can't allocate memory: you tried", "it is larger than the memory here: write a smaller `shape`"),
     _Advice(r"SystemExit: ", "the factory calls `sys.exit`: leave it out, or move it to the script that calls it"),
     _Advice(
@@ -102,19 +129,21 @@ def advised(problems: Iterable[Problem]) -> list[Problem]:
 
 
 def _advised(problem: Problem) -> Problem:
-    word, hint = _of_word(problem), _of_file(problem) or _of_message(problem)
-    said = "\n".join(filter(None, [word, problem.hint, None if hint in (problem.hint or "").split("\n") else hint]))
+    (hint, replaces), own = _of_message(problem), problem.hint
+    word, hint, own = _of_word(problem), _of_file(problem) or _of_package(problem) or hint, None if replaces else own
+    said = "\n".join(filter(None, [word, own, None if hint in (own or "").split("\n") else hint]))
     return replace(problem, hint=said or None)
 
 
-def _of_message(problem: Problem) -> str | None:
+def _of_message(problem: Problem) -> tuple[str | None, bool]:
+    """The hint for a message, and whether it takes the place of the problem's own."""
     keys = {str(key) for key in (problem.path or ())[-2:]}
     for each in _ADVICE:
         found = re.search(each.message, problem.message)
         if found is not None and (not each.keys or keys & {*each.keys}):
             names = found[1].replace("'", "").replace(" and ", ", ") if found.groups() else ""
-            return each.hint.replace("{1}", names)
-    return None
+            return each.hint.replace("{1}", names), each.replaces
+    return None, False
 
 
 def _of_word(problem: Problem) -> str | None:
@@ -123,6 +152,17 @@ def _of_word(problem: Problem) -> str | None:
     ours = _OTHER_WORDS.get(found[1]) if found is not None else None
     known = re.search(r"known: ([^)]*)", problem.hint or "")
     return f"did you mean `{ours}`?" if ours and known and ours in known[1].split(", ") else None
+
+
+def _of_package(problem: Problem) -> str | None:
+    """The source to write for a factory of an installed package, such as torchvision."""
+    found = re.search(r"the module `([\w.]+)` is not among the declared sources", problem.message)
+    if found is None or find_spec(found[1].partition(".")[0]) is None:
+        return None
+    return (
+        "it is a module of an installed package: write a source of yours with a function `create` that imports it and "
+        "returns the model, and name `create`"
+    )
 
 
 def _of_file(problem: Problem) -> str | None:

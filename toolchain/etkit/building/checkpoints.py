@@ -120,7 +120,8 @@ def _checkpoint(model: sections.Model) -> str | sections.Checkpoint:
     entries = weights if isinstance(weights, list) else [weights]
     if len(entries) != 1:
         message = f"`--weights` needs a manifest with one checkpoint; this one has {len(entries)}"
-        raise InputError.at(("model",), message, "a manifest with several takes others in its `variants`")
+        several = "a manifest with several takes others in its `variants`"
+        raise InputError.at(("model",), message, several if entries else "write `weights: FILE` under `model`")
     return entries[0]
 
 

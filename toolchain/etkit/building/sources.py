@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 NOT_USED: dict[str, Any] = {"input": [], "quantize": None, "backend": None, "save": None}
 """The options of a verb without them."""
 _SOURCE = re.compile(r".*\.py:[A-Za-z_]\w*", re.DOTALL)
+_OF_PACKAGE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,10 @@ def with_written(options: argparse.Namespace, manifests: list[Path]) -> Iterator
         InputError: The options do not fit what the command names.
     """
     sources = [each for each in manifests if is_source(each)]
+    for each in manifests:
+        if _OF_PACKAGE.fullmatch(str(each)) and not is_source(each) and not each.exists():
+            hint = "write a source with a function that returns the model, and name it, such as model.py:create"
+            raise InputError.of(f"{each}: is neither a manifest nor a function of a source", hint)
     used = [f"--{name}" for name, unused in NOT_USED.items() if getattr(options, name) != unused]
     if used and not sources:
         raise InputError.of(f"{used[0]} is for a source, such as model.py:create: a manifest says this itself")
@@ -105,7 +110,8 @@ def _save(path: Path, text: str, root: Path) -> None:
             file.write(text)
     except FileExistsError:
         if path.is_dir() or path.read_bytes() != text.encode():
-            raise InputError.of(f"{path} exists, and is not replaced", "build it, or name another file") from None
+            hint = "build it with `etbuild build`, remove it, or name another file"
+            raise InputError.of(f"{path} exists, and is not replaced", hint) from None
         return
     except OSError as error:
         raise InputError.of(f"{path}: cannot be written: {error.strerror}") from None

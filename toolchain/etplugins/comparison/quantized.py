@@ -59,6 +59,6 @@ def problem(ratios: Sequence[float]) -> str | None:
     what = "the example inputs give" if len(ratios) == 1 else "its samples give"
     return (
         f"its quantization spoils it: against the float model, {what} {shown(ratios).rstrip(',')}, where "
-        f"{LEAST:.0f} is the least. Usually the calibration has other inputs than the method gets: calibrate on real "
-        "ones"
+        f"{LEAST:.0f} is the least. Usually the calibration has other inputs than the method gets, or the model is not "
+        "trained: calibrate on real inputs, with the weights of a training"
     )

@@ -19,6 +19,10 @@ _NAMED = 5  # in the note
 _PART = re.compile(r"(^|\.)parametrizations\.(\w+)\.original\d+$")
 """The names of the tensors by which torchao replaces a weight."""
 _OF_CODE = "reads it in code of its own"
+_ONE_CALL = (
+    "the model calls this layer several times, and the quantizer takes the first call only: call it once, with the "
+    "inputs in one batch, such as `self.net(torch.cat([a, b])).chunk(2)`"
+)
 _INSTEAD = (
     "torchao replaces the weights of linear layers and embeddings that the model calls. `torch.nn.MultiheadAttention` "
     "calls no linear layers: write its projections as `torch.nn.Linear`"
@@ -59,7 +63,7 @@ def find(plan: Plan, lowering: LoweringFacts) -> ReportedQuantization | None:
     left = [weight for weight in weights.values() if _is_in_floats(weight, quantized)]
     rows: dict[tuple[str, str], LeftInFloats] = {}
     for weight in left:
-        kind = pattern(weight.name), _why(weight)
+        kind = pattern(weight.name), _why(weight, quantized)
         row = rows.setdefault(kind, {"weights": kind[0], "count": 0, "bytes": 0, "why": kind[1]})
         row["count"] += 1
         row["bytes"] += weight.facts["bytes"]
@@ -141,12 +145,14 @@ def _is_in_floats(weight: _Weight, quantized: set[str]) -> bool:
     return "parameter" in facts and "float" in facts["dtype"] and len(facts["shape"]) > 1 and not part_of_quantized
 
 
-def _why(weight: _Weight) -> str:
-    """Why a weight stays in floats, as far as the names and readers show."""
+def _why(weight: _Weight, quantized: set[str]) -> str:
+    """Why a weight stays in floats, as far as names and readers show. `quantized` has the names of quantized ones."""
     module, _, last = weight.name.rpartition(".")
     reader = weight.readers[0] if weight.readers else None
     operator = reader["operator"] if reader is not None else "nothing"
     layers = [each.get("layer", "") for each in weight.readers]
+    if weight.quantize.after_export and f"{weight.name}_quantized" in quantized:  # as `pt2e` names it
+        return _ONE_CALL
     if weight.quantize.after_export:
         return f"no quantizer of `pt2e` took its `{operator}`"
     if last != "weight" or (layers and all(layer and module.startswith(f"{layer}.") for layer in layers)):

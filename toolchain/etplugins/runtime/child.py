@@ -11,9 +11,9 @@ from typing import Any
 import torch
 
 from etbuild.errors import BuildError
-from etbuild.exception_text import last_line
 from etbuild.processes import forked
 from etbuild.surroundings.process_state import stream_to
+from etplugins.runtime.native_log import cause
 
 
 def run(tasks: Mapping[str, Callable[[], Any]], at_once: int = 1) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def run(tasks: Mapping[str, Callable[[], Any]], at_once: int = 1) -> dict[str, A
 
     Raises:
         EtbuildError: A task raised this error.
-        BuildError: A child was killed: the runtime crashed, for example. The hint has the last line of its output.
+        BuildError: A child was killed: the runtime crashed, for example. The hint has what the runtime says about it.
     """
     with tempfile.TemporaryFile() as log:
 
@@ -49,7 +49,7 @@ def run(tasks: Mapping[str, Callable[[], Any]], at_once: int = 1) -> dict[str, A
             found = forked.run({name: task(work) for name, work in tasks.items()}, at_once)
         except BuildError as error:
             log.seek(0)
-            said = last_line(log.read())
+            said = cause(log.read())
             problems = [replace(each, hint=each.hint or said) for each in error.problems]
             raise BuildError(problems) from error
     return {name: torch.load(io.BytesIO(content), weights_only=True) for name, content in found.items()}

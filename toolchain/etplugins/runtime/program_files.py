@@ -49,6 +49,18 @@ class ProgramFiles:
             raise InputError.of(f"{self.program}: the program has no method `{name}`", did_you_mean(name, methods))
         return methods[name]
 
+    def only_method(self) -> str:
+        """The name of the only method with instructions.
+
+        Raises:
+            InputError: There are several.
+        """
+        methods = self.facts["methods"]
+        running = [name for name, facts in methods.items() if facts["operators"] or facts["delegates"]]
+        if len(running) != 1:
+            raise InputError.of(f"{self.program.name} has several methods", f"name one of them: {', '.join(methods)}")
+        return running[0]
+
     @property
     def delegates(self) -> list[str]:
         """The backends that the program calls, by their names in the runtime, sorted."""

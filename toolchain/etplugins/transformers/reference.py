@@ -8,7 +8,6 @@ import torch
 
 from etbuild.inputs.step_context import StepContext
 from etbuild.steps.create_module import create_module
-from etplugins.transformers import experts
 from etplugins.transformers.parts import settings_of
 
 if TYPE_CHECKING:
@@ -25,6 +24,8 @@ def language_model(plan: Plan, context: StepContext) -> torch.nn.Module:
     Returns:
         The module. It takes `input_ids`, int64 [1, seq], and returns a tuple with the scores first, [1, seq, vocab].
     """
+    from etplugins.transformers import experts  # it imports transformers, which tests of other models do without
+
     source = plan.export_plan.model
     settings = settings_of(source)
     assert settings is not None, "the manifest is checked"

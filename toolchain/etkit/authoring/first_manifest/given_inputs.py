@@ -44,9 +44,10 @@ class GivenInput:
             InputError: The text has another form, or names a type that programs do not take.
         """
         found = _FORM.fullmatch(text.strip())
-        if found is None or not (found["open"] or found["sizes"]):
+        dtype = (found and found["dtype"]) or "float32"
+        in_words = dtype not in DTYPES and found is not None and not found["open"]  # `N,8` begins with no type
+        if found is None or in_words or not (found["open"] or found["sizes"]):
             raise InputError.of(f"--input {text}: expected sizes, and before them a name and a type", _EXAMPLES)
-        dtype = found["dtype"] or "float32"
         if dtype not in DTYPES:
             ours = json_schema.DTYPES.get(dtype)
             hint = f"PyTorch's `{dtype}` is `{ours}`" if ours else did_you_mean(dtype, DTYPES)

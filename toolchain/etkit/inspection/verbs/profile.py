@@ -69,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
             from etkit.inspection import profile
             from etplugins.runtime import program_files
         files = program_files.read(program, options.named_data)
-        method = options.method or _only(files)
+        method = options.method or files.only_method()
         files.method(method)
         lowering = _lowering(files)
         found = _profile(options, files, method, lowering)
@@ -130,15 +130,6 @@ def _profile(options: argparse.Namespace, files: ProgramFiles, method: str, lowe
         if options.etdump is not None:
             artifacts.replace(options.etdump, dump.read_bytes())
         return profile.summarize(etdump.read(dump), _subject(files, method, lowering), options.clock, warm_up)
-
-
-def _only(files: ProgramFiles) -> str:
-    """The name of the only method with instructions."""
-    methods = files.facts["methods"]
-    running = [name for name, facts in methods.items() if facts["operators"] or facts["delegates"]]
-    if len(running) != 1:
-        raise InputError.of(f"{files.program.name} has several methods", f"name one of them: {', '.join(methods)}")
-    return running[0]
 
 
 def _record(options: argparse.Namespace, files: ProgramFiles, method: str, calls: int, path: Path) -> None:

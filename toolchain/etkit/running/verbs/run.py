@@ -6,11 +6,15 @@ import argparse
 import json
 import math
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etbuild.cli.options import add_flag, add_parser, add_path, add_value
-from etbuild.errors import InputError
+from etbuild.errors import BuildError, InputError
+from etbuild.exception_text import hints
 from etkit.program import add_named_data
 
 if TYPE_CHECKING:
@@ -29,7 +33,7 @@ def add(verbs: Any) -> None:
         "... in the largest sizes that the method takes.",
     )
     add_path(parser, "PROGRAM", "the .pte")
-    add_value(parser, "METHOD", "the method")
+    add_value(parser, "METHOD", "the method (default: the only one)", nargs="?")
     parser.add_argument("inputs", nargs="*", metavar="INPUT", help="its inputs, in the order of the program")
     add_named_data(parser, "the program")
     add_path(parser, "-o, --out FILE", "write the outputs to FILE.safetensors", dest="output")
@@ -44,7 +48,8 @@ def run(options: argparse.Namespace) -> int:
         raise InputError.of(f"-o {options.output}: the name must end with .safetensors")
     options.restart()  # then a crash of the runtime is reported as an error
     files = program_files.read(options.program, options.named_data)
-    facts = files.method(options.method)
+    method = options.method or files.only_method()
+    facts = files.method(method)
     import torch
 
     torch.set_num_threads(1)
@@ -52,13 +57,14 @@ def run(options: argparse.Namespace) -> int:
     from etplugins.runtime import child
     from etplugins.runtime.session import Session
 
-    inputs = arguments.inputs(options.method, facts, options.inputs)
+    inputs = arguments.inputs(method, facts, options.inputs)
 
     def work() -> list[Any]:
         with tempfile.TemporaryDirectory() as scratch:
-            return Session(files, Path(scratch)).call(options.method, inputs)
+            return Session(files, Path(scratch)).call(method, inputs)
 
-    outputs = child.result(f"running {options.method}", work)
+    with _counted(inputs[len(options.inputs) :]):
+        outputs = child.result(f"running {method}", work)
     if options.output is not None:
         _write(options.output, outputs)
     if options.json:
@@ -66,8 +72,22 @@ def run(options: argparse.Namespace) -> int:
     elif options.output is None:
         torch.set_printoptions(threshold=_SHOWN)
         shown = ", ".join(str(list(each.shape)) if isinstance(each, torch.Tensor) else repr(each) for each in inputs)
-        print("\n".join([f"{options.program.name} {options.method}({shown})", *map(_text, outputs)]))
+        print("\n".join([f"{options.program.name} {method}({shown})", *map(_text, outputs)]))
     return 0
+
+
+@contextmanager
+def _counted(inputs: list[Any]) -> Iterator[None]:
+    """Says of an error which inputs were not given: numbers that count are no indices, for example."""
+    try:
+        yield
+    except BuildError as error:
+        said = (
+            f"{len(inputs)} inputs that are not given count from 0 on: give those that mean something"
+            if inputs
+            else None
+        )
+        raise BuildError([replace(each, hint=hints(each.hint, said)) for each in error.problems]) from error
 
 
 def _text(value: Any) -> str:
