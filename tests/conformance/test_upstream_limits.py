@@ -300,7 +300,7 @@ def _(run: Run) -> bool:
 def _(run: Run) -> bool:
     del run
     delegates = {frozenset(node.name for node in each.nodes) for each in partitions(waiting_groups())}
-    return delegates == {frozenset({"first", "last", "alone"}), frozenset({"near", "far"})}
+    return delegates == {frozenset({"first", "last", "other"}), frozenset({"near", "far"})}
 
 
 @probe("xnnpack-softmax")

@@ -20,11 +20,11 @@ def waiting_groups() -> Groups:
     def node(name: str, function: object, source: Node) -> Node:
         return graph.create_node("call_function", function, (source,), name=name)
 
-    alone, near, first = (node(name, torch.relu, x) for name in ("alone", "near", "first"))
+    other, near, first = (node(name, torch.relu, x) for name in ("other", "near", "first"))
     between = node("between", torch.neg, near)
     far, last = node("far", torch.relu, first), node("last", torch.relu, between)
-    graph.output((alone, far, last))
-    return GraphModule(torch.nn.Module(), graph), [[alone], [first], [far, near], [last]]
+    graph.output((other, far, last))
+    return GraphModule(torch.nn.Module(), graph), [[other], [first], [far, near], [last]]
 
 
 class _Relu(OperatorSupport):  # type: ignore[misc]

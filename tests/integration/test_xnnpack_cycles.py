@@ -29,7 +29,7 @@ def test_delegates_that_wait_for_each_other_are_cut() -> None:
         found = partitions(groups)
     assert order(groups, found)
     assert [sorted(node.name for node in each.nodes) for each in found] == [
-        ["alone", "first"],
+        ["first", "other"],
         ["far", "near"],
         ["last"],
     ]
@@ -37,8 +37,8 @@ def test_delegates_that_wait_for_each_other_are_cut() -> None:
 
 def test_groups_that_wait_for_each_other_stay() -> None:
     """Nothing can compute them: ExecuTorch's error says so."""
-    module, [[alone], [first], [far, near], [last]] = waiting_groups()
-    groups = module, [[alone], [first, last], [far, near]]
+    module, [[other], [first], [far, near], [last]] = waiting_groups()
+    groups = module, [[other], [first, last], [far, near]]
     before = {frozenset(each.nodes) for each in partitions(groups)}
     with no_cycles():
         assert {frozenset(each.nodes) for each in partitions(groups)} == before
