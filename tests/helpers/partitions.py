@@ -27,7 +27,7 @@ def waiting_groups() -> Groups:
     return GraphModule(torch.nn.Module(), graph), [[other], [first], [far, near], [last]]
 
 
-class _Relu(OperatorSupport):  # type: ignore[misc]
+class _Relu(OperatorSupport):
     def is_node_supported(self, submodules: object, node: Node) -> bool:
         del submodules
         return node.target is torch.relu
@@ -36,6 +36,6 @@ class _Relu(OperatorSupport):  # type: ignore[misc]
 def partitions(groups: Groups) -> list[Partition]:
     """What ExecuTorch's partitioner makes of them."""
     module, own = groups
-    return GroupBasedPartitioner(
-        module, _Relu(), allows_single_node_partition=True, node_groups=own
-    ).propose_partitions()
+    partitioner = GroupBasedPartitioner(module, _Relu(), allows_single_node_partition=True, node_groups=own)
+    found: list[Partition] = partitioner.propose_partitions()
+    return found
