@@ -155,24 +155,25 @@ class Builder:
 
     def init(self, folder: Path, out: Path) -> Path:
         """The manifest that `init` writes for a folder."""
-        command = [sys.executable, "-m", "etbuild", "init", "--huggingface", str(folder), "-o", str(out)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=self.seconds)
-        if done.returncode:
-            raise NotMade(f"init: {error_in(done.stderr)}")
+        self._run("init", "--huggingface", folder, "-o", out)
         return next(out.glob("*.yaml"))
 
     def build(self, manifest: Path, out: Path) -> Path:
         """The program of a manifest."""
+        self._run("build", manifest, "-o", out, "--no-cache")
+        return next(out.glob("*.pte"))
+
+    def _run(self, verb: str, *arguments: object) -> None:
+        """Runs a command in a process that has imported what all commands import."""
         if self.worker is None or self.worker.process.poll() is not None:
             self.worker = Worker(self.directory)
-        self.worker.send("build", manifest, "-o", out, "--no-cache")
+        self.worker.send(verb, *arguments)
         try:
             answer = self.worker.receive(self.seconds)
         except AssertionError as error:
-            raise NotMade(f"build: {error}") from None
+            raise NotMade(f"{verb}: {error}") from None
         if answer.exit_code:
-            raise NotMade(f"build: {error_in(answer.output)}")
-        return next(out.glob("*.pte"))
+            raise NotMade(f"{verb}: {error_in(answer.output)}")
 
     def build_in_4_bits(self, manifest: Path, out: Path) -> Path:
         """The program of a manifest with weights in 4 bits."""

@@ -396,8 +396,21 @@ FAMILIES: dict[tuple[str, str], dict[str, Any]] = {
         "attention_window": 8,
     },
     ("bigbird_pegasus", _SEQ2SEQ): {**_BART, "attention_type": "original_full"},
-    ("nllb-moe", _SEQ2SEQ): {**_BART, "num_experts": 4, "encoder_sparse_step": 1, "decoder_sparse_step": 1},
+    ("nllb-moe", _SEQ2SEQ): {
+        **_BART,
+        "num_experts": 4,
+        "encoder_sparse_step": 1,
+        "decoder_sparse_step": 1,
+        "moe_eval_capacity_token_fraction": -1.0,  # otherwise the number of tokens in a call changes their experts
+    },
     **{(name, _SEQ2SEQ): _T5 for name in ("t5", "mt5", "umt5", "longt5")},
+    ("pegasus_x", _SEQ2SEQ): {**_BART, "block_size": 8, "num_global_tokens": 4},
+    ("fsmt", _SEQ2SEQ): {
+        **{key: _BART[key] for key in _BART if key != "vocab_size"},
+        "src_vocab_size": _VOCABULARY,
+        "tgt_vocab_size": _VOCABULARY,
+        "langs": ["en", "de"],
+    },
     ("switch_transformers", _SEQ2SEQ): {**_T5, **_MIXTURE},
     ("prophetnet", _SEQ2SEQ): _PROPHET,
     ("t5gemma", _SEQ2SEQ): {"encoder": _T5_GEMMA, "decoder": _T5_GEMMA, **_TOKENS, "vocab_size": _VOCABULARY},

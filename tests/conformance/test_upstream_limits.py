@@ -36,6 +36,7 @@ from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 from torchao.utils import unwrap_tensor_subclass
 
 from tests.conformance.upstream_limits import DEEDS, DOCUMENTED, LIMITS, NOT_REPORTED, UpstreamLimit
+from tests.helpers.partitions import partitions, waiting_groups
 
 TOOLCHAIN = Path(__file__).parents[2] / "toolchain"
 REPORT = r"https://github\.com/pytorch/(executorch|pytorch|ao)/(issues|pull)/\d+"
@@ -293,6 +294,13 @@ def _(run: Run) -> bool:
     del run
     net = Net(lambda self, x: (y := x.relu()).cumsum(0) + y.clone().cumsum(1))
     return fails("already in the inputs", lambda: lower(net, X, partitioners=(XnnpackPartitioner(),)))
+
+
+@probe("xnnpack-cycles")
+def _(run: Run) -> bool:
+    del run
+    delegates = {frozenset(node.name for node in each.nodes) for each in partitions(waiting_groups())}
+    return delegates == {frozenset({"first", "last", "other"}), frozenset({"near", "far"})}
 
 
 @probe("xnnpack-softmax")

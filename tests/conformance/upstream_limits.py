@@ -485,6 +485,15 @@ LIMITS = (
         NOT_REPORTED,
     ),
     UpstreamLimit(
+        "xnnpack-cycles",
+        "XNNPACK's partitioner makes two delegates that wait for each other, if operators in different places of a "
+        "graph have to be in one delegate. Lowering then fails: `found dependency cycles`.",
+        WORKAROUND,
+        "etplugins/upstream/xnnpack_cycles.py",
+        "executorch: exir/backend/canonical_partitioners/group_partitioner.py",
+        NOT_REPORTED,
+    ),
+    UpstreamLimit(
         "xnnpack-softmax",
         "XNNPACK computes softmax over the channels in place of the last dimension if its input is in the format "
         "channels_last, such as the result of a convolution.",

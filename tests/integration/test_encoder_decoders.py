@@ -233,7 +233,6 @@ T5_GEMMA = {  # the limits are those of its parts
     "encoder": {**GEMMA_PART, "max_position_embeddings": 16},
     "decoder": {**GEMMA_PART, "max_position_embeddings": 12},
 }
-FSMT = {"model_type": "fsmt", "langs": ["en", "de"], "d_model": 16, "encoder_layers": 1, "decoder_layers": 1}
 PROPHETNET = {"model_type": "prophetnet", "hidden_size": 16, "num_encoder_attention_heads": 2, "vocab_size": 32}
 
 
@@ -308,14 +307,9 @@ PROPHETNET = {"model_type": "prophetnet", "hidden_size": 16, "num_encoder_attent
             "takes `input_features`, whose length the configuration says\n    remove `max_source_length`",
         ),
         (
-            {"task": "seq2seq", "config": FSMT, "max_source_length": 8, "cache": {"max_length": 8}},
-            {},
-            "`FSMTForConditionalGeneration` counts positions itself, and would begin again with each call",
-        ),
-        (
             {"task": "seq2seq", "config": PROPHETNET, "max_source_length": 8, "cache": {"max_length": 8}},
             {},
-            "`ProphetNetForConditionalGeneration` attends to n-grams with masks of its own",
+            "`ProphetNetForConditionalGeneration` makes no mask for a token, and has a branch of its own for the first",
         ),
     ],
 )
@@ -349,6 +343,27 @@ _OF_T5: dict[str, Any] = {**_WIDE, "d_kv": 8, "d_ff": 64, "num_layers": 1, "num_
 TYPES: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("bart", "m2m_100", "marian", "mbart", "pegasus"), _OF_BART),
     **dict.fromkeys(("mt5", "t5", "umt5"), _OF_T5),
+    "mvp": _OF_BART,  # reads the number of tokens in the cache
+    "fsmt": {  # makes no mask for a token, and has an encoder that is no model of transformers
+        **{key: value for key, value in _OF_BART.items() if key != "vocab_size"},
+        "src_vocab_size": VOCABULARY,
+        "tgt_vocab_size": VOCABULARY,
+        "langs": ["en", "de"],
+    },
+    "switch_transformers": {  # has experts in a loop, and an encoder that reads its mask
+        **_OF_T5,
+        "num_layers": 2,
+        "num_experts": 3,
+        "num_sparse_encoder_layers": 1,
+        "num_sparse_decoder_layers": 1,
+    },
+    "nllb-moe": {  # takes its mask for one of padding
+        **_OF_BART,
+        "num_experts": 3,
+        "encoder_sparse_step": 1,
+        "decoder_sparse_step": 1,
+        "moe_eval_capacity_token_fraction": -1.0,
+    },
     "speech_to_text": {
         **{key: value for key, value in _OF_BART.items() if key != "max_position_embeddings"},
         "input_feat_per_channel": 16,

@@ -253,12 +253,26 @@ def test_from_a_folder_to_what_an_image_shows(family: str, tmp_path: Path) -> No
     _check(found, expected)
 
 
-def test_an_image_becomes_a_text(tmp_path: Path) -> None:
-    """An encoder of images and a decoder of text, as ViT-GPT2 has them."""
-    vit = transformers.ViTConfig(**IMAGE)
-    ends = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 2}
-    sizes = {"n_positions": 32, "n_embd": 32, "n_layer": 2, "n_head": 4, "vocab_size": VOCABULARY}
-    writer = transformers.GPT2Config(add_cross_attention=True, is_decoder=True, **sizes, **ends)
+ENDS = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 2}
+WRITERS: dict[str, dict[str, Any]] = {
+    "gpt2": {"n_positions": 32, "n_embd": 32, "n_layer": 2, "n_head": 4, "is_decoder": True},
+    "trocr": {  # makes positions from the number of tokens in the cache
+        "max_position_embeddings": 32,
+        "d_model": 32,
+        "decoder_layers": 2,
+        "decoder_attention_heads": 4,
+        "decoder_ffn_dim": 32,
+        "cross_attention_hidden_size": 32,
+    },
+}
+
+
+@pytest.mark.parametrize("family", WRITERS)
+def test_an_image_becomes_a_text(family: str, tmp_path: Path) -> None:
+    """An encoder of images and a decoder of text, as ViT-GPT2 and TrOCR have them."""
+    vit, ends = transformers.ViTConfig(**IMAGE), ENDS
+    keys = {**WRITERS[family], **ends, "vocab_size": VOCABULARY, "add_cross_attention": True}
+    writer = transformers.AutoConfig.for_model(family, **keys)
     config = transformers.VisionEncoderDecoderConfig.from_encoder_decoder_configs(vit, writer, **ends)
     made = transformers.VisionEncoderDecoderModel(config).eval()
     numbers = torch.Generator().manual_seed(5)

@@ -17,10 +17,13 @@ from typing import Any
 
 import torch
 
+from etbuild.errors import DocumentPath, InputError
 from etbuild.patching import replaced
+from etplugins.transformers.families import family
 from etplugins.transformers.state_cache import has_states, number
 
 _POSITIONS, _MASK = "position_ids", "attention_mask"
+_TASK: DocumentPath = ("model", "huggingface", "task")
 
 
 @dataclass(frozen=True)
@@ -30,15 +33,36 @@ class DecoderInputs:
     Attributes:
         names: The names of the inputs.
         number: Whether the decoder needs the number of tokens in the cache as an integer.
+        only_written: Whether the cache gives the decoder only the tokens that it has, because the decoder makes no mask
+            that hides the rest.
     """
 
     names: tuple[str, ...]
     number: bool = False
+    only_written: bool = False
 
     @property
     def has_mask(self) -> bool:
         """Whether a mask is among the inputs. It hides nothing."""
         return _MASK in self.names
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """What a call with fake tensors shows.
+
+    Attributes:
+        reads_position: Whether the decoder reads the value of the position. None if it keeps states, or cannot be
+            called with fake tensors.
+        makes_mask: Whether the decoder asks the cache for the size of a mask.
+    """
+
+    reads_position: bool | None
+    makes_mask: bool = True
+
+
+Call = Callable[[Any, torch.Tensor, Any, torch.Tensor], object]
+"""Calls a decoder with a token, int64 [1, 1], a cache of transformers, and the position, int64 [1]."""
 
 
 def find(model: Any, config: Any, length: int, takes_tokens: bool) -> DecoderInputs:
@@ -50,15 +74,47 @@ def find(model: Any, config: Any, length: int, takes_tokens: bool) -> DecoderInp
         length: The number of tokens that the cache holds.
         takes_tokens: Whether the decoder takes tokens. A decoder of embeddings gets no mask here.
     """
+
+    def reads_position(inputs: DecoderInputs) -> bool | None:
+        def call(copied: Any, tokens: torch.Tensor, cache: Any, position: torch.Tensor) -> object:
+            others = make(inputs.names, 1, position, length)
+            return copied(input_ids=tokens, past_key_values=cache, use_cache=True, **others)
+
+        return _tried(model, config, length, inputs.number, call).reads_position
+
     parameters = inspect.signature(type(model).forward).parameters
     names = tuple(name for name in (_POSITIONS,) if name in parameters)
     without_mask = DecoderInputs(names)
-    if not takes_tokens or _MASK not in parameters or not _depends_on_position(model, config, length, without_mask):
+    if not takes_tokens or _MASK not in parameters or not reads_position(without_mask):
         return without_mask
     with_mask, with_number = DecoderInputs((*names, _MASK)), DecoderInputs(names, number=True)
-    if not _depends_on_position(model, config, length, with_mask):
+    if not reads_position(with_mask):
         return with_mask
-    return with_number if _depends_on_position(model, config, length, with_number) is False else without_mask
+    return with_number if reads_position(with_number) is False else without_mask
+
+
+def of_pair(model: Any, config: Any, length: int, call: Call) -> DecoderInputs:
+    """Finds what the decoder of an encoder needs. Calls it with fake tensors only.
+
+    Args:
+        model: The encoder and the decoder.
+        config: The configuration of the decoder.
+        length: The number of tokens that the cache holds.
+        call: Calls the model.
+
+    Raises:
+        InputError: The decoder makes no mask for a token, and has a branch for a cache without tokens.
+    """
+    if family(model.config.model_type).reads_mask:
+        return DecoderInputs((), number=True, only_written=True)
+    with_tensor = _tried(model, config, length, False, call)
+    if with_tensor.reads_position is None or (with_tensor.makes_mask and not with_tensor.reads_position):
+        return DecoderInputs(())
+    with_number = _tried(model, config, length, True, call)
+    if not with_number.makes_mask and with_number.reads_position:
+        message = f"`{type(model).__name__}` makes no mask for a token, and has a branch of its own for the first token"
+        raise InputError.at(_TASK, message, "write a factory for this model")
+    return DecoderInputs((), number=with_number.reads_position is False, only_written=not with_number.makes_mask)
 
 
 def make(names: tuple[str, ...], seq: Any, position: torch.Tensor, length: int) -> dict[str, torch.Tensor]:
@@ -77,9 +133,16 @@ def make(names: tuple[str, ...], seq: Any, position: torch.Tensor, length: int) 
     return {name: makers[name]() for name in names}
 
 
-def _depends_on_position(model: Any, config: Any, length: int, decoder_inputs: DecoderInputs) -> bool | None:
-    """Whether a decoder with these inputs reads the value of the position. None if it keeps states, or cannot be called
-    with fake tensors."""
+def _tried(model: Any, config: Any, length: int, as_integer: bool, call: Call) -> _Trial:
+    """Calls a copy of a decoder with fake tensors, as in an export.
+
+    Args:
+        model: The decoder.
+        config: The configuration of the decoder.
+        length: The number of tokens that the cache holds.
+        as_integer: Whether the cache says the number of its tokens as an integer, and not as a tensor.
+        call: Calls the decoder.
+    """
     from torch._subclasses.fake_tensor import DataDependentOutputException, FakeCopyMode, FakeTensorMode
     from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv
 
@@ -87,35 +150,36 @@ def _depends_on_position(model: Any, config: Any, length: int, decoder_inputs: D
 
     layers = static_cache.layers_of(config, length)
     if any(has_states(layer) for layer in layers):
-        return None
-    mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv() if decoder_inputs.number else None)
+        return _Trial(None)
+    mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv() if as_integer else None)
     position = mode.from_tensor(torch.tensor([0]))  # a tensor without a value
+    asked: list[int] = []
     try:
         with FakeCopyMode(mode):
             copied = copy.deepcopy(model)
         copied.set_attn_implementation("eager")
         with torch.no_grad(), replaced(torch.compiler, "is_compiling", lambda: True), mode:  # as in an export
-            before = number(position[0], length) if decoder_inputs.number else position[0]
-            cache, tokens = _cache(len(layers), length, before), torch.zeros((1, 1), dtype=torch.int64)
-            copied(
-                input_ids=tokens,
-                past_key_values=cache,
-                use_cache=True,
-                **make(decoder_inputs.names, 1, position, length),
-            )
+            before = number(position[0], length) if as_integer else position[0]
+            cache = _cache(len(layers), length, before, asked)
+            call(copied, torch.zeros((1, 1), dtype=torch.int64), cache, position)
     except (DataDependentOutputException, GuardOnDataDependentSymNode):
-        return True
+        return _Trial(True, bool(asked))
     except Exception:  # noqa: BLE001 - the first real call shows the error
-        return None
-    return False
+        return _Trial(None)
+    return _Trial(False, bool(asked))
 
 
-def _cache(count: int, length: int, tokens_before: Any) -> Any:
-    """A static cache of transformers with `count` layers that says that it has `tokens_before` tokens."""
+def _cache(count: int, length: int, tokens_before: Any, asked: list[int]) -> Any:
+    """A static cache of transformers with `count` layers that says that it has `tokens_before` tokens. `asked` gets the
+    number of tokens of each call for which the decoder makes a mask."""
     from transformers.cache_utils import Cache, StaticLayer
 
     class CountedLayer(StaticLayer):  # type: ignore[misc]  # transformers has no types
         def get_seq_length(self) -> Any:
             return tokens_before
+
+        def get_mask_sizes(self, query_length: int) -> Any:
+            asked.append(query_length)
+            return super().get_mask_sizes(query_length)
 
     return Cache(layers=[CountedLayer(length) for _ in range(count)])

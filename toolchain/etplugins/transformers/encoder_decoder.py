@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,9 +19,10 @@ from transformers.cache_utils import Cache, CacheLayerMixin, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 
 from etbuild.errors import BuildError, DocumentPath, InputError
+from etbuild.patching import replaced
 from etbuild.plan.parts import ModelExample
-from etplugins.transformers import single_call, static_cache
-from etplugins.transformers.families import family
+from etplugins.transformers import decoder_inputs, single_call, static_cache
+from etplugins.transformers.decoder_inputs import DecoderInputs
 from etplugins.transformers.parts import DecoderCache, HuggingFace
 
 _PATH: DocumentPath = ("model", "huggingface")
@@ -31,6 +33,9 @@ _SOURCE_LENGTHS = ("max_source_positions", "max_position_embeddings")
 _IMAGE = "pixel_values"
 _WAVEFORM, _SECOND = "input_values", 16000
 """The name of an encoder's input that is a waveform, and the number of samples of one second."""
+
+_MASK = "attention_mask"
+_FEW = 16  # tokens of a call with fake tensors
 
 _WINDOWS = "sliding_windows"
 """The key of an encoder's configuration for the frames that each layer attends to. transformers reads it only if the
@@ -54,50 +59,106 @@ def add(model: Any, settings: HuggingFace, cache: DecoderCache) -> Entries:
         InputError: The model has no encoder, its encoder does not fit the task, or a length does not fit the model.
     """
     _check(model, settings, cache)
-    output_class = _output_class(model)
-    static_cache.add(model, decoder_config(model.config), cache.max_length)
+    model.eval()  # what the calls below show is for a model that does not train
+    encoder, config = _encoder(model, settings), decoder_config(model.config)
+    static_cache.add(model, config, cache.max_length)
     last = settings.logits == "last"
     original = type(model).forward
 
     def encode(self: Any, inputs: torch.Tensor) -> torch.Tensor:
-        encoder = self.get_encoder()
-        encoder_inputs = {encoder.main_input_name: inputs}
-        if getattr(encoder.config, _WINDOWS, None) is not None:
-            encoder_inputs["attention_mask"] = torch.ones_like(inputs, dtype=torch.int64)
-        output: torch.Tensor = encoder(**encoder_inputs, return_dict=True).last_hidden_state
+        output: torch.Tensor = _encoded_with(self, inputs, encoder.takes_mask).last_hidden_state
         return output
+
+    def scores(self: Any, tokens: torch.Tensor, states: torch.Tensor, cache: Any) -> torch.Tensor:
+        with _only_output(self):
+            result = original(
+                self,
+                encoder_outputs=encoder.output_class(last_hidden_state=states),
+                decoder_input_ids=tokens,
+                past_key_values=EncoderDecoderCache(cache, Cache(layers=[_UncachedLayer() for _ in cache.layers])),
+                use_cache=True,
+                return_dict=True,
+            )
+        found: torch.Tensor = result.logits
+        return found
+
+    inputs = _decoder_inputs(model, config, cache.max_length, encoder, scores)
+    model.etbuild_cache.number_up_to = cache.max_length if inputs.number else None
 
     def decode(
         self: Any, tokens: torch.Tensor, encoder_output: torch.Tensor, cache_position: torch.Tensor
     ) -> torch.Tensor:
-        with static_cache.calling(self, cache_position) as self_cache, _only_output(self):
-            result = original(
-                self,
-                encoder_outputs=output_class(last_hidden_state=encoder_output),
-                decoder_input_ids=tokens,
-                past_key_values=EncoderDecoderCache(
-                    self_cache, Cache(layers=[_UncachedLayer() for _ in self_cache.layers])
-                ),
-                use_cache=True,
-                return_dict=True,
-            )
-        scores: torch.Tensor = result.logits
-        return scores[:, -1] if last else scores
+        with static_cache.calling(self, cache_position, inputs.only_written, masks=True) as self_cache:
+            found = scores(self, tokens, encoder_output, self_cache)
+        return found[:, -1] if last else found
 
     return {"encode": encode, "decode": decode}
 
 
-def _output_class(model: Any) -> Any:
-    """The class of the output that the decoder reads. It is the encoder's own class if the encoder takes a waveform,
-    and returns only states without padding. Moonshine's class has a mask, which is then None."""
+@dataclass(frozen=True)
+class _Encoder:
+    """What a call of an encoder with fake tensors shows.
+
+    Attributes:
+        takes_mask: Whether the encoder gets a mask, which hides nothing.
+        output_class: The class of the output that the decoder reads: the encoder's own class if it has only states
+            without padding. Other values in it are then None, such as Moonshine's mask and the routes of experts.
+        states: The shape of the output; None if the call failed.
+    """
+
+    takes_mask: bool
+    output_class: Any = BaseModelOutput
+    states: tuple[int, ...] | None = None
+
+
+def _encoder(model: Any, settings: HuggingFace) -> _Encoder:
+    """What an encoder needs. In an export, transformers leaves out masks that hide nothing, but LongT5's encoder reads
+    its mask."""
     from torch._subclasses import FakeTensorMode
 
-    if model.get_encoder().main_input_name != _WAVEFORM:
-        return BaseModelOutput
-    with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
-        sound = mode.from_tensor(torch.zeros((1, _SECOND), dtype=model.dtype))
-        output = model.get_encoder()(sound, return_dict=True)
-    return type(output) if output.keys() == {"last_hidden_state"} else BaseModelOutput
+    always = getattr(getattr(model.get_encoder(), "config", None), _WINDOWS, None) is not None
+    inputs = _example_of_encoder(model, settings)
+    for takes_mask in () if inputs is None else (True,) if always else (False, True):
+        exporting = replaced(torch.compiler, "is_compiling", lambda: True)
+        try:
+            with torch.no_grad(), exporting, FakeTensorMode(allow_non_fake_inputs=True) as mode:
+                output = _encoded_with(model, mode.from_tensor(inputs), takes_mask)
+        except Exception:  # noqa: BLE001 - the export shows the error
+            continue
+        others = {name for name, value in output.items() if value is not None} - {"last_hidden_state"}
+        kind = BaseModelOutput if others - ({_MASK} if takes_mask else set()) else type(output)
+        return _Encoder(takes_mask, kind, tuple(output.last_hidden_state.shape))
+    return _Encoder(always)
+
+
+def _example_of_encoder(model: Any, settings: HuggingFace) -> torch.Tensor | None:
+    """An input of the encoder with zeros; None if its shape is not known."""
+    name = _input_name(model)
+    if name == "input_ids":
+        return torch.zeros((1, min(_FEW, settings.max_source_length or _FEW)), dtype=torch.int64)
+    return torch.zeros((1, _SECOND), dtype=model.dtype) if name == _WAVEFORM else _features(model)
+
+
+def _input_name(model: Any) -> str:
+    """The name of the encoder's input. FSMT's encoder does not say it."""
+    return str(getattr(model.get_encoder(), "main_input_name", model.main_input_name))
+
+
+def _encoded_with(model: Any, inputs: torch.Tensor, takes_mask: bool) -> Any:
+    """The output of the encoder."""
+    mask = {_MASK: torch.ones_like(inputs, dtype=torch.int64)} if takes_mask else {}
+    return model.get_encoder()(**{_input_name(model): inputs}, **mask, return_dict=True)
+
+
+def _decoder_inputs(model: Any, config: Any, length: int, encoder: _Encoder, scores: Any) -> DecoderInputs:
+    """What the decoder needs besides its tokens and the output of the encoder. Raises InputError if the decoder cannot
+    have a cache of a fixed size."""
+    shape = encoder.states or (1, _FEW, config.hidden_size)
+
+    def call(copied: Any, tokens: torch.Tensor, cache: Any, position: torch.Tensor) -> object:
+        return scores(copied, tokens, torch.zeros(shape, dtype=model.dtype), cache)
+
+    return decoder_inputs.of_pair(model, config, length, call)
 
 
 @contextmanager
@@ -115,9 +176,10 @@ def _only_output(model: Any) -> Iterator[None]:
 def decoder_config(config: Any) -> Any:
     """The configuration of the decoder, with its number of layers, which transformers leaves out for a T5."""
     decoder = config.get_text_config(decoder=True)
-    if getattr(config, "num_decoder_layers", None) is not None:
+    count = getattr(config, "num_decoder_layers", None)
+    if count is not None and decoder.num_hidden_layers != count:
         decoder = copy.deepcopy(decoder)
-        decoder.num_hidden_layers = config.num_decoder_layers
+        decoder.num_hidden_layers = count
     return decoder
 
 
@@ -147,9 +209,7 @@ def _check(model: Any, settings: HuggingFace, cache: DecoderCache) -> None:
     if not (model.can_generate() and config.is_encoder_decoder and hasattr(model, "get_encoder")):
         hint = "write `task: text-generation`, or choose a class such as T5ForConditionalGeneration"
         raise InputError.at((*_PATH, "task"), f"`{name}` is not an encoder and a decoder of text", hint)
-    if why := family(config.model_type).no_static_cache:
-        raise InputError.at((*_PATH, "task"), f"`{name}` {why}", "write a factory for this model")
-    input_name = model.get_encoder().main_input_name
+    input_name = _input_name(model)
     fitting_task = {"input_ids": "seq2seq", "pixel_values": "image-to-text"}.get(input_name, "speech-to-text")
     if settings.task != fitting_task:
         raise InputError.at(
@@ -187,7 +247,7 @@ def example(model: Any, example_plan: ModelExample, path: DocumentPath) -> torch
     Raises:
         InputError: The configuration does not say the shape of the input.
     """
-    is_sound = model.get_encoder().main_input_name == _WAVEFORM
+    is_sound = _input_name(model) == _WAVEFORM
     dtype = model.dtype if is_sound else torch.int64
     inputs = _features(model) if example_plan.length is None else torch.zeros((1, example_plan.length), dtype=dtype)
     if inputs is None:
@@ -202,7 +262,7 @@ def _features(model: Any) -> torch.Tensor | None:
     """An image, or the longest features of speech that the encoder takes, with zeros; None if the configuration does
     not say the shape."""
     config = model.config
-    if model.get_encoder().main_input_name == _IMAGE:
+    if _input_name(model) == _IMAGE:
         shape = single_call.image(model.get_encoder().config)
         return None if shape is None else torch.zeros(shape, dtype=model.dtype)
     positions, bins = getattr(config, "max_source_positions", None), getattr(config, "num_mel_bins", None)

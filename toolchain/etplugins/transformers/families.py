@@ -16,8 +16,9 @@ class Family:
         looks_ahead: Whether the tokens of an image attend to each other in both directions.
         drops_black_images: Whether `get_image_features` drops images with only zeros, so that the number of tokens
             would depend on values.
-        no_static_cache: Why the decoder of its encoder-decoder models cannot have a static cache.
         writes: The task of its encoder-decoder models, which a first manifest names.
+        reads_mask: Whether layers beside attention read the mask of a call, and take its last columns for the tokens of
+            the call, as in a cache that has no more than its tokens.
         reserved_positions: How many entries its table of positions has before that of the first token.
     """
 
@@ -25,8 +26,8 @@ class Family:
     no_images: str = ""
     looks_ahead: bool = False
     drops_black_images: bool = False
-    no_static_cache: str = ""
     writes: str | None = None
+    reads_mask: bool = False
     reserved_positions: int = 0
 
 
@@ -57,9 +58,7 @@ FAMILIES = {
     # An encoder, and a decoder of text.
     **dict.fromkeys(("bart", "m2m_100", "marian", "mbart", "mt5", "pegasus", "t5", "umt5"), _SEQ2SEQ),
     **dict.fromkeys(("moonshine", "moonshine_streaming", "whisper"), _SPEECH),
-    "fsmt": Family(no_static_cache="counts positions itself, and would begin again with each call"),
-    "led": Family(no_static_cache="makes no mask for a single token, and would read an empty cache"),
-    "prophetnet": Family(no_static_cache="attends to n-grams with masks of its own, which do not fit a static cache"),
+    "nllb-moe": Family(writes="seq2seq", reads_mask=True),  # its router takes it for a mask of padding
     # Encoders of text.
     **dict.fromkeys(("camembert", "mpnet", "roberta", "xlm-roberta"), _PADDED),
 }

@@ -2,7 +2,8 @@
 
 Some mixtures sort the rows of a call by expert, so that an expert computes all its rows at once. ExecuTorch has no
 kernel that sorts integers, and the number of rows of an expert depends on values. Other mixtures compute every row with
-every expert.
+every expert. Where experts are modules of their own, in a loop over those that a row has chosen, every row is computed
+with every expert here too, and multiplied by 0 for the others.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from etplugins.transformers.token_loop import for_each_token
 
 _TRIAL_EXPERTS = 3
 _TRIAL_SIZE = 8  # rows, and the size of rows in a trial
+_FIRST = "expert_0"
 
 
 def choose(model: Any) -> None:
@@ -42,6 +44,14 @@ def choose(model: Any) -> None:
     for part in [part for part in mixtures if computes_alike[type(part)]]:
         part.experts.is_transposed = True
         set_methods(part, forward=_compute_chosen)
+    modules = [part for part in model.modules() if _has_modules(part)]
+    sums_alike = {kind: _sums_alike(part) for kind, part in {type(part): part for part in modules}.items()}
+    for part in [part for part in modules if sums_alike[type(part)]]:
+        set_methods(part, forward=_sum_of_all)
+    for part in model.modules():
+        layer = getattr(part, "classifier", None)
+        if isinstance(layer, torch.nn.Linear) and getattr(part, "dtype", None) is layer.weight.dtype:
+            set_methods(layer, to=_as_it_is)  # such a router converts its layer in each call, which an export refuses
 
 
 def restore(model: Any) -> None:
@@ -51,7 +61,7 @@ def restore(model: Any) -> None:
         model: The model of transformers.
     """
     for part in model.modules():
-        if type(part).forward in (_gate, _compute_rows, _compute_chosen):
+        if type(part).forward in (_gate, _compute_rows, _compute_chosen, _sum_of_all):
             part.__class__ = type(part).__base__
 
 
@@ -71,6 +81,12 @@ def _computes_all(part: Any) -> bool:
         and _takes(part.experts, "hidden_states")
         and {"gate_up_proj", "down_proj", "act_fn"} <= {*part.experts._parameters, *part.experts._modules}
     )
+
+
+def _has_modules(part: Any) -> bool:
+    """Whether a module has its experts by name, and takes rows, the chosen experts, and weights."""
+    takes = len(inspect.signature(type(part).forward).parameters) == len(("self", "rows", "chosen", "weights"))
+    return isinstance(part, torch.nn.ModuleDict) and takes and _FIRST in part and hasattr(part, "num_experts")
 
 
 def _gate(self: Any, hidden_states: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -134,6 +150,31 @@ def _compute_chosen(self: Any, hidden_states: torch.Tensor) -> tuple[torch.Tenso
     return self.shared_expert(tokens) + outputs, logits
 
 
+def _sum_of_all(self: Any, rows: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """The sum of the experts of each row, [rows, hidden].
+
+    Args:
+        self: The experts.
+        rows: The rows, [rows, hidden].
+        chosen: 1 for the experts of each choice of a row, [rows, choices, experts], or the number of the expert, int64
+            [rows, choices].
+        weights: The weight of each choice, [rows, choices].
+    """
+    if chosen.dim() == weights.dim():
+        chosen = torch.nn.functional.one_hot(chosen, self.num_experts)
+    factors = (chosen * weights.unsqueeze(-1)).sum(dim=1) * (1 - getattr(self, "moe_token_dropout", 0.0))
+    outputs = [expert(rows) * factors[:, index, None] for index, expert in enumerate(_experts(self))]
+    return functools.reduce(torch.add, outputs)
+
+
+def _as_it_is(self: Any, *dtype: Any) -> Any:
+    return self
+
+
+def _experts(part: Any) -> list[Any]:
+    return [part[f"{_FIRST[:-1]}{index}"] for index in range(part.num_experts)]
+
+
 def _expert(experts: Any, row: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     """The output of one expert for a row, [hidden]."""
     gate, up = (row @ experts.gate_up_proj[index.view(1)][0]).chunk(2, dim=-1)
@@ -183,6 +224,26 @@ def _mixes_alike(kind: Any, config: Any) -> bool:
         tokens = torch.randn(1, _TRIAL_SIZE, _TRIAL_SIZE)
         pairs = zip(_compute_chosen(trial_mixture, tokens), trial_mixture(tokens), strict=True)
         return all(torch.allclose(ours, original, rtol=1e-4, atol=1e-4) for ours, original in pairs)
+    return False
+
+
+def _sums_alike(part: Any) -> bool:
+    """Whether experts of the class of a module compute the same as `_sum_of_all`, in a small trial with other experts
+    in their place."""
+    with suppress(Exception), torch.random.fork_rng(), torch.no_grad():  # the model's code may raise anything
+        trial = copy.copy(part)
+        names = [f"{_FIRST[:-1]}{index}" for index in range(_TRIAL_EXPERTS)]
+        trial._modules = {**part._modules, **{name: torch.nn.Linear(_TRIAL_SIZE, _TRIAL_SIZE) for name in names}}
+        trial.num_experts, trial.training = _TRIAL_EXPERTS, False
+        _fill(torch.nn.ModuleList(_experts(trial)))
+        rows, weights = torch.randn(_TRIAL_SIZE, _TRIAL_SIZE), torch.rand(_TRIAL_SIZE, _TRIAL_EXPERTS)
+        numbers = torch.randint(_TRIAL_EXPERTS, (_TRIAL_SIZE, _TRIAL_EXPERTS))
+        one_choice = torch.nn.functional.one_hot(numbers[:, :1], _TRIAL_EXPERTS)
+        for chosen in (one_choice, numbers):
+            with suppress(Exception):
+                factors = weights[:, : chosen.shape[1]]
+                expected = trial(rows, chosen, factors)
+                return bool(torch.allclose(_sum_of_all(trial, rows, chosen, factors), expected, rtol=1e-4, atol=1e-4))
     return False
 
 

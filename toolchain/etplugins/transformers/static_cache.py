@@ -12,7 +12,7 @@ from transformers.cache_utils import StaticLayer
 
 from etbuild.errors import BuildError, DocumentPath, InputError
 from etbuild.exception_text import summary
-from etplugins.transformers.state_cache import StateCache, has_states, states_only, unsupported
+from etplugins.transformers.state_cache import StateCache, has_states, number, states_only, unsupported
 
 _CACHE: DocumentPath = ("model", "huggingface", "cache")
 
@@ -112,15 +112,33 @@ def keeps_keys(layer: Any) -> bool:
 
 
 class _TrackedLayer(StaticLayer):  # type: ignore[misc]  # transformers has no types
-    """A layer of transformers' static cache that notes whether a call has updated it."""
+    """A layer of transformers' static cache that notes whether a call has updated it.
 
-    updated = False
+    Attributes:
+        updated: Whether a call has updated it.
+        asked: Whether a call has asked for the size of a mask.
+        written: The number of tokens before a call, if the layer gives a model only the tokens that it has, as a cache
+            that grows does; otherwise None.
+    """
 
-    def update(self, *args: Any, **kwargs: Any) -> Any:
+    updated = asked = False
+    written: Any = None
+
+    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         self.updated = True
-        return super().update(*args, **kwargs)
+        keys, values = super().update(key_states, value_states, *args, **kwargs)
+        if self.written is None:
+            return keys, values
+        count = self.written + key_states.shape[-2]
+        return keys[:, :, :count], values[:, :, :count]
+
+    def get_mask_sizes(self, query_length: int) -> Any:
+        self.asked = True
+        return super().get_mask_sizes(query_length) if self.written is None else (self.written + query_length, 0)
 
     def get_seq_length(self) -> Any:
+        if self.written is not None:
+            return self.written
         count = super().get_seq_length()  # cloned below: `update` changes this tensor, and a model may ask before it
         return count.clone() if isinstance(count, torch.Tensor) else count
 
@@ -131,19 +149,24 @@ def _reads_no_cache(model: Any) -> InputError:
 
 
 @contextmanager
-def calling(model: Any, position: torch.Tensor) -> Iterator[Any]:
+def calling(model: Any, position: torch.Tensor, only_written: bool = False, masks: bool = False) -> Iterator[Any]:
     """Yields the cache for one call.
 
     Args:
         model: The model that has the buffers of the cache.
         position: The position of the first token of the call, int64 [1].
+        only_written: Whether the cache gives the model only the tokens that it has.
+        masks: Whether the model makes a mask of its own for each call, by the sizes that the cache says.
 
     Raises:
-        InputError: The model has not read the cache.
+        InputError: The model has not read the cache, or has made no mask.
     """
     cache = model.etbuild_cache
     layers = _layers_with_keys(cache)
+    last_position = max((layer.max_cache_len - 1 for _, layer in layers), default=0)
+    written = number(position[0], last_position) if only_written else None
     for index, layer in layers:
+        layer.written, layer.asked = written, only_written
         layer.keys, layer.values = getattr(model, f"key_cache_{index}"), getattr(model, f"value_cache_{index}")
         layer.cumulative_length, layer.updated = position[0].clone(), False
     try:
@@ -151,9 +174,12 @@ def calling(model: Any, position: torch.Tensor) -> Iterator[Any]:
             yield cache
         if not any(layer.updated for _, layer in layers) and not cache.updated:
             raise _reads_no_cache(model)
+        if masks and not any(layer.asked for _, layer in layers):
+            message = f"`{type(model).__name__}` makes no mask for a token: it would read an empty cache"
+            raise InputError.at(_CACHE, message, "write a factory for this model")
     finally:
         for _, layer in layers:  # otherwise a copy of the model would contain traced tensors
-            layer.keys = layer.values = layer.cumulative_length = None
+            layer.keys = layer.values = layer.cumulative_length = layer.written = None
             layer.updated = False
 
 
