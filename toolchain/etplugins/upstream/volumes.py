@@ -64,8 +64,8 @@ def _pooling(pooling: Any, lists: int) -> Writer:
         images = add(pooling, images, *(option[1:] for option in each), *others)
         volume = add(_aten.unflatten.int, images, 1, [volume.meta["val"].shape[1], -1])
         rows = add(_aten.flatten.using_ints, volume, 3, 4)
-        alone = 1, 1, 0, 1
-        by_depth = ([option[0], one] for option, one in zip(each, alone, strict=False))
+        of_width = 1, 1, 0, 1
+        by_depth = ([option[0], other] for option, other in zip(each, of_width, strict=False))
         return add(_aten.unflatten.int, add(pooling, rows, *by_depth, *others), 3, [-1, volume.meta["val"].shape[4]])
 
     return write
