@@ -12,7 +12,8 @@ import torch
 from executorch.runtime import Runtime
 
 from etplugins.coreml.backend import CoreMl
-from etplugins.upstream import constant_results, tanh_gelu
+from etplugins.upstream import constant_results, missing_operators, tanh_gelu
+from etplugins.upstream.graph_changes import write
 from tests.helpers import commands
 from tests.helpers.runtime import run
 from tests.integration.conftest import Build
@@ -224,6 +225,17 @@ def test_operators_without_a_decomposition_are_written_with_others(partitioners:
         x, tokens = torch.randn(rows, 2, 4, 5, generator=generator), torch.randint(7, (rows, 4), generator=generator)
         for one, other in zip(method.execute([x, tokens]), scope["create"]()(x, tokens), strict=True):
             torch.testing.assert_close(one, other)
+
+
+def test_a_convolution_that_covers_its_volume_is_a_linear_layer() -> None:
+    """The portable kernel of convolutions is much slower, for example for the patches of a video."""
+    patch, x = torch.nn.Conv3d(2, 3, (2, 4, 4), stride=(2, 4, 4)), torch.randn(5, 2, 2, 4, 4)
+    program = torch.export.export(patch, (x,))
+    write(program, missing_operators.writer)
+    called = {str(node.target) for node in program.graph.nodes if node.op == "call_function"}
+    assert "aten.linear.default" in called
+    assert not [name for name in called if "conv" in name]
+    torch.testing.assert_close(program.module()(x), patch(x))
 
 
 KERNELS = """

@@ -9,9 +9,6 @@ import pytest
 import torch
 
 from etbuild.cli import main
-from etbuild.model.module import set_methods
-from etplugins.transformers import prompted_masks
-from etplugins.transformers.parts import HuggingFace
 from tests.helpers import commands, single_calls
 from tests.helpers.random_tokens import tokens
 from tests.helpers.runtime import run
@@ -92,18 +89,19 @@ def test_a_codec_has_the_codes_and_the_sound_of_transformers(family: str, tmp_pa
     _check([[heard]], [[expected]])
 
 
-def test_masks_are_drawn_around_points() -> None:
-    """The entries, without a program: XNNPACK refuses `mask_decoder`."""
+def test_masks_are_drawn_around_points(tmp_path: Path) -> None:
+    """In `mask_decoder`, delegates of XNNPACK would wait for each other."""
     config = _config("sam", SAM)
     made, image = single_calls.model("AutoModelForMaskGeneration", config), _numbers(1, 3, 64, 64)
     given = [(_numbers(1, 1, count, 2, seed=count).abs() * 20, torch.ones((1, 1, count)).long()) for count in (1, 3)]
     with torch.no_grad():
         wanted = [made(pixel_values=image, input_points=points, input_labels=kinds) for points, kinds in given]
-        settings = HuggingFace(model_class="AutoModelForMaskGeneration", task="mask-generation")
-        set_methods(made, **prompted_masks.add(made, settings))
-        features = made.encode_image(image)
-        found = [[*made.decode_masks(features, points, kinds)] for points, kinds in given]
-    _check(found, [[each.pred_masks, each.iou_scores] for each in wanted])
+        features = made.get_image_embeddings(image).contiguous()
+    program = _program(tmp_path / "program", made, {"task": "mask-generation", "config": config})
+    found = run(program, [[("mask_decoder", [features, points, kinds])] for points, kinds in given], tmp_path)
+    _check([each for [each] in found], [[each.pred_masks, each.iou_scores] for each in wanted])
+    [[[encoded]]] = run(program, [[("image_encoder", [image])]], tmp_path)
+    _check([[encoded]], [[features]])
 
 
 SERIES: dict[str, dict[str, Any]] = {

@@ -50,8 +50,8 @@ def choose(model: Any) -> None:
         set_methods(part, forward=_sum_of_all)
     for part in model.modules():
         layer = getattr(part, "classifier", None)
-        if isinstance(layer, torch.nn.Linear) and getattr(part, "dtype", None) is layer.weight.dtype:
-            set_methods(layer, to=_as_it_is)  # such a router converts its layer in each call, which an export refuses
+        if isinstance(layer, torch.nn.Linear) and _routes(part, layer.weight.dtype):
+            set_methods(layer, to=_to)  # such a router converts its layer in each call, which an export refuses
 
 
 def restore(model: Any) -> None:
@@ -61,7 +61,7 @@ def restore(model: Any) -> None:
         model: The model of transformers.
     """
     for part in model.modules():
-        if type(part).forward in (_gate, _compute_rows, _compute_chosen, _sum_of_all):
+        if type(part).forward in (_gate, _compute_rows, _compute_chosen, _sum_of_all) or type(part).to is _to:
             part.__class__ = type(part).__base__
 
 
@@ -167,8 +167,14 @@ def _sum_of_all(self: Any, rows: torch.Tensor, chosen: torch.Tensor, weights: to
     return functools.reduce(torch.add, outputs)
 
 
-def _as_it_is(self: Any, *dtype: Any) -> Any:
-    return self
+def _routes(part: Any, dtype: torch.dtype) -> bool:
+    """Whether a module chooses among experts, and computes in a dtype."""
+    return hasattr(part, "num_experts") and getattr(part, "dtype", None) is dtype
+
+
+def _to(self: Any, *wanted: Any, **named: Any) -> Any:
+    """The layer itself if it has the dtype."""
+    return self if wanted == (self.weight.dtype,) else torch.nn.Linear.to(self, *wanted, **named)
 
 
 def _experts(part: Any) -> list[Any]:

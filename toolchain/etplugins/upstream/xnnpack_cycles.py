@@ -94,21 +94,21 @@ def _before_cycles(inputs: Mapping[Hashable, set[Hashable]]) -> set[Hashable]:
 
 
 def _moments(inputs: Mapping[Hashable, set[Hashable]], delegated: set[Hashable]) -> Iterator[set[Hashable]]:
-    """Yields the delegated units that can be computed at the same moment, after all others that can be before.
+    """Yields the delegated units that can be computed together, after all others that can be before.
 
     Raises:
         CycleError: Units wait for each other.
     """
     sorter = TopologicalSorter(inputs)
     sorter.prepare()
-    moment: set[Hashable] = set()
-    while sorter.is_active():
-        ready = sorter.get_ready()
-        others = [unit for unit in ready if unit not in delegated]
-        moment.update(unit for unit in ready if unit in delegated)
-        if others:
-            sorter.done(*others)
-        else:
+    ready = {*sorter.get_ready()}
+    while ready:
+        for turn in (ready.difference, ready.intersection):
+            moment = set[Hashable]()
+            while now := turn(delegated):
+                ready -= now
+                moment |= now
+                sorter.done(*now)
+                ready.update(sorter.get_ready())
+        if moment:
             yield moment
-            sorter.done(*moment)
-            moment = set()
