@@ -166,7 +166,7 @@ def test_the_packages_of_the_workspace_build_the_same_program(
     """What `etbuild` makes with the packages that pip installed. uv locks those of its example."""
     if example == "uv":
         [uv] = (packages / "venv").resolve().parents[2].glob("tools/*/bin/uv")
-        command = [uv, "lock", "--quiet", "--project", rules / "examples/uv"]
+        command = [str(uv), "lock", "--quiet", "--project", str(rules / "examples/uv")]
         locked = subprocess.run(command, check=False, capture_output=True, text=True)
         if re.search(NO_NETWORK, locked.stderr):
             pytest.skip("no package index here")

@@ -33,7 +33,7 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_each_file_on_the_page_has_its_digest(released: Path, tmp_path: Path) -> None:
     """A page of GitHub has all files in one directory."""
-    workflow = (release.ROOT / ".github/workflows/release.yml").read_text("utf-8")
+    workflow = (build_wheel.ROOT / ".github/workflows/release.yml").read_text("utf-8")
     [find] = re.findall(r"find dist .* -print0", workflow)
     found = subprocess.run(shlex.split(find), cwd=released.parent, capture_output=True, text=True, check=True).stdout
     for name in found.split("\0")[:-1]:
