@@ -4,14 +4,15 @@
 
 | file | what it is |
 |---|---|
-| `pypi/` | the driver, for pip: the wheel, and the sdist, which has the name of the sources for Bazel |
+| `pypi/` | the driver, for a package index: the wheel, and the sdist, which has the name of the sources for Bazel |
+| `rules_executorch-VERSION-py3-none-any.whl` | the wheel again, for the page of the release |
 | `rules_executorch-VERSION.tar.gz` | the sources, for Bazel |
 | `bcr/VERSION/` | with --repository: the entry for the Bazel Central Registry |
 | `rules_executorch-VERSION-packages.tar.gz` | what makes a `packages.pex`: the locks, and what installs them |
 | `rules_executorch-VERSION-docs.tar.gz` | the website of the version, from --site |
 | `rules_executorch-VERSION.cdx.json` | the bill of materials in the format CycloneDX: what the locks pin |
 | `release-notes.md` | the part of the changelog |
-| `SHA256SUMS` | the digest of each file |
+| `SHA256SUMS` | the digests of the files on the page of the release: those here, and none in a directory |
 
 The same commit gives the same bytes. The files hold what is committed.
 """
@@ -62,7 +63,7 @@ def write(version: str, repository: str | None, out: Path, site: Path | None = N
         raise ReleaseError(f"{out} holds something else than a release")
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
-    build_wheel.build(out / "pypi")
+    shutil.copy(build_wheel.build(out / "pypi"), out)
     build_wheel.build_sdist(out / "pypi")
     name = f"rules_executorch-{version}"
     sources = out / f"{name}.tar.gz"
@@ -73,10 +74,10 @@ def write(version: str, repository: str | None, out: Path, site: Path | None = N
     if site is not None:
         _pack(out / f"{name}-docs.tar.gz", site, f"{name}-docs")
     (out / f"{name}.cdx.json").write_text(bill_of_materials(version), "utf-8")
-    (out / "release-notes.md").write_text(release_notes(version), "utf-8")
-    files = sorted(path for path in out.rglob("*") if path.is_file())
-    sums = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.relative_to(out)}\n" for path in files]
+    files = sorted(path for path in out.iterdir() if path.is_file())
+    sums = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in files]
     (out / "SHA256SUMS").write_text("".join(sums), "utf-8")
+    (out / "release-notes.md").write_text(release_notes(version), "utf-8")
 
 
 PACKAGES = (*(f"toolchain/{name}.py" for name in ("build_packages", "locks", "packages_file")), "toolchain/*.lock")

@@ -285,6 +285,8 @@ IN_COMMANDS = (
     line("an unknown backend", "build model.py:create --input 2,8 --backend xnnpak", "xnnpak", "xnnpack"),
     line("an input with a letter for a size", "build model.py:create --input N,8", "--input N,8", "dynamic_shapes"),
     line("a model of a package", "build torchvision.models:resnet18 --input 2,8", "models:resnet18", "source"),
+    line("a check of a model of a package", "validate model:create", "`etbuild build model.py:create`"),
+    line("a manifest that is saved as a directory", "build model.py:create --input 2,8 --save .", "is a directory"),
     Mistake(
         "a checkpoint for a manifest without one",
         ("net.yaml:3:", "--weights", "write `weights: FILE` under `model`"),
@@ -302,6 +304,7 @@ IN_COMMANDS = (
     line("a program as a manifest", "build out/net.pte", "out/net.pte", "inspect", needs_program=True),
     line("a manifest as a program", "inspect net.yaml", "net.yaml", "etbuild build"),
     line("a method that is not there", "run out/net.pte froward", "froward", "forward", needs_program=True),
+    line("an input in place of a method", "run out/net.pte [[1,2,3]]", "[2, 8]", needs_program=True),
     line("an input that is no JSON", "run out/net.pte forward [[1,", "[[1,", needs_program=True),
     line("an input of another shape", "run out/net.pte forward [[1,2,3]]", "[2, 8]", needs_program=True),
     line("too many inputs", "run out/net.pte forward [1] [2]", "takes 1 inputs", "inspect", needs_program=True),
@@ -504,8 +507,14 @@ IN_INPUTS = (
     integers("floats for a mask", "x.masked_fill(x, 0)", "dtype: bool"),
     Mistake(
         "a factory of an installed package",
-        ("net.yaml:3:", "torch.nn", "installed package", "`create`"),
+        ("net.yaml:3:", "torch.nn", "`torch` is an installed package", "`create`"),
         {"net.yaml": WITHOUT_WEIGHTS.replace("model:create", "torch.nn:Identity").encode()},
+        built=True,
+    ),
+    Mistake(
+        "a factory of the script that runs",
+        ("net.yaml:3:", "`__main__` is not among the declared sources"),
+        {"net.yaml": WITHOUT_WEIGHTS.replace("model:create", "__main__:create").encode()},
         built=True,
     ),
     inputs("no input at all", "[]", "methods.forward", "x"),

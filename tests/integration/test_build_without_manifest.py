@@ -145,7 +145,7 @@ def test_quantization_is_one_word(built: Callable[..., str], tmp_path: Path) -> 
         (["pkg/net.py:create", "--input", "y=1"], "--input y=1: `forward` has no parameter `y`"),
         (["pkg/net.py:create", "--input", "x=1", "--input", "x=2"], "--input x=1 --input x=2: two inputs have the"),
         (["pkg/net.py:create", "--quantize", "int9"], "--quantize int9: unknown\n    did you mean `int8`?"),
-        (["pkg/net.py:create", "--input", "1,6", "--input", "1", "--save", "pkg"], "pkg exists, and is not replaced"),
+        (["pkg/net.py:create", "--input", "1,6", "--input", "1", "--save", "pkg"], "pkg is a directory"),
         (["pkg/net.py:create", "net.yaml"], "pkg/net.py:create: a command builds only one source"),
         (["net.yaml", "--input", "1"], "--input is for a source, such as model.py:create"),
     ],

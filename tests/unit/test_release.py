@@ -5,6 +5,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
+import shlex
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -28,13 +31,25 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory / "dist"
 
 
-def test_each_file_has_its_digest(released: Path) -> None:
+def test_each_file_on_the_page_has_its_digest(released: Path, tmp_path: Path) -> None:
+    """A page of GitHub has all files in one directory."""
+    workflow = (build_wheel.ROOT / ".github/workflows/release.yml").read_text("utf-8")
+    [find] = re.findall(r"find dist .* -print0", workflow)
+    found = subprocess.run(shlex.split(find), cwd=released.parent, capture_output=True, text=True, check=True).stdout
+    for name in found.split("\0")[:-1]:
+        shutil.copy(released.parent / name, tmp_path)
     done = subprocess.run(
-        ["sha256sum", "--check", "SHA256SUMS"], cwd=released, capture_output=True, text=True, check=True
+        ["sha256sum", "--check", "SHA256SUMS"], cwd=tmp_path, capture_output=True, text=True, check=True
     )
-    files = {path.relative_to(released).as_posix() for path in released.rglob("*") if path.is_file()}
+    files = {path.name for path in tmp_path.iterdir()}
     assert {line.partition(":")[0] for line in done.stdout.splitlines()} == files - {"SHA256SUMS"}
-    assert {f"pypi/{NAME}.tar.gz", f"pypi/{NAME}-py3-none-any.whl", f"{NAME}.tar.gz", f"{NAME}-docs.tar.gz"} <= files
+    assert {f"{NAME}-py3-none-any.whl", f"{NAME}.tar.gz", f"{NAME}-docs.tar.gz", f"{NAME}.cdx.json"} <= files
+
+
+def test_the_files_for_an_index(released: Path) -> None:
+    assert {path.name for path in (released / "pypi").iterdir()} == {f"{NAME}.tar.gz", f"{NAME}-py3-none-any.whl"}
+    wheel = f"{NAME}-py3-none-any.whl"
+    assert (released / "pypi" / wheel).read_bytes() == (released / wheel).read_bytes()
 
 
 def test_the_same_commit_gives_the_same_archives(

@@ -40,13 +40,11 @@ _OTHER_WORDS = {
 
 @dataclass(frozen=True)
 class _Advice:
-    """A hint for messages that fit a pattern, and perhaps for places whose last keys are these. It comes after the
-    problem's own hint, or in its place."""
+    """A hint for messages that fit a pattern, and perhaps for places whose last keys are these."""
 
     message: str
     hint: str
     keys: tuple[str, ...] = ()
-    replaces: bool = False
 
 
 _ADVICE = (
@@ -60,7 +58,6 @@ _ADVICE = (
         "write a list with an entry for each input, and in it one for each dimension: "
         "[[null, {dim: seq, min: 2, max: 128}], null]",
         ("dynamic_shapes",),
-        replaces=True,
     ),
     _Advice(r"must be at most 1, got", "it is a share, such as 0.95 for 95 %", ("min_delegated",)),
     _Advice(r"expected a list, got \{", "name inputs in `example_kwargs`: {x: {shape: [1, 8]}}", ("example_inputs",)),
@@ -118,6 +115,10 @@ _ADVICE = (
     _Advice(r"has the shape .*, and the program takes", "give numbers in this shape, or `FILE.npy`"),
     _Advice(r"takes \d+ inputs, not", "`etbuild inspect` shows the inputs of each method"),
     _Advice(r"config\.json: cannot be read: No such file", "name a folder of Hugging Face, or `hub:OWNER/NAME`"),
+    _Advice(
+        r"neither a manifest nor a function|^[A-Za-z_][\w.]*:[A-Za-z_]\w*: cannot read the file: No such file",
+        "write a source with a function that returns the model, and build it: `etbuild build model.py:create`",
+    ),
     _Advice(r"\.ya?ml: neither a \.pte nor a \.ptd", "it is a manifest: `etbuild build` makes the program"),
     _Advice(r"\.pte: is a program, not a manifest", "`etbuild test MANIFEST --program FILE` tests it"),
 )
@@ -129,21 +130,23 @@ def advised(problems: Iterable[Problem]) -> list[Problem]:
 
 
 def _advised(problem: Problem) -> Problem:
-    (hint, replaces), own = _of_message(problem), problem.hint
-    word, hint, own = _of_word(problem), _of_file(problem) or _of_package(problem) or hint, None if replaces else own
+    hint, own = _of_file(problem) or _of_package(problem) or _of_message(problem), problem.hint
+    if all((each or "").startswith("write ") for each in (hint, own)):
+        own = None  # nobody can write both, and the advice knows more
+    word = _of_word(problem)
     said = "\n".join(filter(None, [word, own, None if hint in (own or "").split("\n") else hint]))
     return replace(problem, hint=said or None)
 
 
-def _of_message(problem: Problem) -> tuple[str | None, bool]:
-    """The hint for a message, and whether it takes the place of the problem's own."""
+def _of_message(problem: Problem) -> str | None:
+    """The hint for a message."""
     keys = {str(key) for key in (problem.path or ())[-2:]}
     for each in _ADVICE:
         found = re.search(each.message, problem.message)
         if found is not None and (not each.keys or keys & {*each.keys}):
             names = found[1].replace("'", "").replace(" and ", ", ") if found.groups() else ""
-            return each.hint.replace("{1}", names), each.replaces
-    return None, False
+            return each.hint.replace("{1}", names)
+    return None
 
 
 def _of_word(problem: Problem) -> str | None:
@@ -157,11 +160,18 @@ def _of_word(problem: Problem) -> str | None:
 def _of_package(problem: Problem) -> str | None:
     """The source to write for a factory of an installed package, such as torchvision."""
     found = re.search(r"the module `([\w.]+)` is not among the declared sources", problem.message)
-    if found is None or find_spec(found[1].partition(".")[0]) is None:
-        return None
+    name = found[1].partition(".")[0] if found is not None else ""
+    try:
+        spec = find_spec(name)
+    except ValueError:  # an empty name, or a module such as `__main__` that was not found by its name
+        spec = None
     return (
-        "it is a module of an installed package: write a source of yours with a function `create` that imports it and "
-        "returns the model, and name `create`"
+        None
+        if spec is None
+        else (
+            f"`{name}` is an installed package: write a source of yours with a function `create` that imports from it and "
+            "returns the model, and name `create`"
+        )
     )
 
 

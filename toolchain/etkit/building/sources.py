@@ -74,8 +74,7 @@ def with_written(options: argparse.Namespace, manifests: list[Path]) -> Iterator
     sources = [each for each in manifests if is_source(each)]
     for each in manifests:
         if _OF_PACKAGE.fullmatch(str(each)) and not is_source(each) and not each.exists():
-            hint = "write a source with a function that returns the model, and name it, such as model.py:create"
-            raise InputError.of(f"{each}: is neither a manifest nor a function of a source", hint)
+            raise InputError.of(f"{each}: is neither a manifest nor a function of a source")
     used = [f"--{name}" for name, unused in NOT_USED.items() if getattr(options, name) != unused]
     if used and not sources:
         raise InputError.of(f"{used[0]} is for a source, such as model.py:create: a manifest says this itself")
@@ -109,7 +108,9 @@ def _save(path: Path, text: str, root: Path) -> None:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
-        if path.is_dir() or path.read_bytes() != text.encode():
+        if path.is_dir():
+            raise InputError.of(f"{path} is a directory", "name a file") from None
+        if path.read_bytes() != text.encode():
             hint = "build it with `etbuild build`, remove it, or name another file"
             raise InputError.of(f"{path} exists, and is not replaced", hint) from None
         return

@@ -20,6 +20,8 @@ from etkit.program import add_named_data
 if TYPE_CHECKING:
     import torch
 
+    from etplugins.runtime.program_files import ProgramFiles
+
 _SHOWN = 32  # of an output with more elements, only the first and the last are shown
 
 
@@ -48,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
         raise InputError.of(f"-o {options.output}: the name must end with .safetensors")
     options.restart()  # then a crash of the runtime is reported as an error
     files = program_files.read(options.program, options.named_data)
-    method = options.method or files.only_method()
+    method, given = _method_and_inputs(files, options)
     facts = files.method(method)
     import torch
 
@@ -57,13 +59,13 @@ def run(options: argparse.Namespace) -> int:
     from etplugins.runtime import child
     from etplugins.runtime.session import Session
 
-    inputs = arguments.inputs(method, facts, options.inputs)
+    inputs = arguments.inputs(method, facts, given)
 
     def work() -> list[Any]:
         with tempfile.TemporaryDirectory() as scratch:
             return Session(files, Path(scratch)).call(method, inputs)
 
-    with _counted(inputs[len(options.inputs) :]):
+    with _counted(inputs[len(given) :]):
         outputs = child.result(f"running {method}", work)
     if options.output is not None:
         _write(options.output, outputs)
@@ -76,17 +78,21 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
+def _method_and_inputs(files: ProgramFiles, options: argparse.Namespace) -> tuple[str, list[str]]:
+    """The method, and its inputs as they are given. The first of these is where a method could be, if none is named."""
+    word: str | None = options.method
+    if word is None or word in files.facts["methods"] or word.isidentifier():
+        return word or files.only_method(), options.inputs
+    return files.only_method(), [word, *options.inputs]
+
+
 @contextmanager
 def _counted(inputs: list[Any]) -> Iterator[None]:
     """Says of an error which inputs were not given: numbers that count are no indices, for example."""
     try:
         yield
     except BuildError as error:
-        said = (
-            f"{len(inputs)} inputs that are not given count from 0 on: give those that mean something"
-            if inputs
-            else None
-        )
+        said = "inputs that are not given count from 0 on: give those that mean something" if inputs else None
         raise BuildError([replace(each, hint=hints(each.hint, said)) for each in error.problems]) from error
 
 
