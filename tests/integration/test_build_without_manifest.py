@@ -103,6 +103,11 @@ def test_a_call_that_fails_names_the_operator_and_its_cause(built: Callable[...,
     assert done.returncode == 1
     assert "aten::index.Tensor_out: Index 3 out of range for tensor with size 3" in done.stderr
     assert "inputs that are not given count from 0 on" in done.stderr
+    given = ("[[0, 1], [2, 3], [4, 5]]", "[2, 0, 1, 2, 0]")
+    named, unnamed = (commands.etbuild("run", tmp_path / "a/net.pte", *first, *given) for first in (["forward"], []))
+    assert unnamed.returncode == 0, unnamed.stderr
+    assert "float32 [5, 2]" in named.stdout
+    assert unnamed.stdout == named.stdout
 
 
 def test_the_code_of_the_model_runs_in_another_process_than_the_build(built: Callable[..., str]) -> None:

@@ -165,13 +165,11 @@ def _of_package(problem: Problem) -> str | None:
         spec = find_spec(name)
     except ValueError:  # an empty name, or a module such as `__main__` that was not found by its name
         spec = None
+    if spec is None:
+        return None
     return (
-        None
-        if spec is None
-        else (
-            f"`{name}` is an installed package: write a source of yours with a function `create` that imports from it and "
-            "returns the model, and name `create`"
-        )
+        f"`{name}` is an installed package: write a source of yours with a function `create` that imports from it and "
+        "returns the model, and name `create`"
     )
 
 
