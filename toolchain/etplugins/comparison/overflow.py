@@ -62,7 +62,8 @@ def described(node: Node, method: str, lines: SourceLines) -> str:
     kept = next(iter(node.users)) if is_cast else node  # what reads a large number has to stay in float32 too
     layer = [path for path, _ in (kept.meta.get("nn_module_stack") or {}).values() if path]
     keep = f"modules: [{layer[-1]}]" if layer else f"layers: [{operator_name(kept)}]"
-    what, way = f"`{node.target}` (node `{node.name}`)", f"`keep: {{{keep}}}` computes it in float32"
+    what, ranges = f"`{node.target}` (node `{node.name}`)", "`ranges` in `checks.compare` make inputs smaller"
+    way = f"`keep: {{{keep}}}` computes it in float32; if the inputs are never so large, {ranges}"
     return "\n".join([what, *(line or "").splitlines(), way])
 
 
