@@ -166,6 +166,9 @@ def test_a_recurrent_model_has_float32_states_at_its_edges(build: Build) -> None
         manifest("Recurrent", "forward: {example_inputs: [{shape: [1, 6, 8]}]}", "{compute: float16}"), model=MODEL
     )
     assert made.code == 0, made.err
+    method = made.json("net.report.json")["methods"]["forward"]
+    assert [each["dtype"] for each in method["outputs"]] == ["float32", "float32"]
+    assert re.search("computes in float16: SQNR [0-9.]+ dB", made.err)
 
 
 def test_an_overflow_is_an_error_with_its_line_until_its_module_is_kept(build: Build) -> None:
@@ -279,3 +282,100 @@ def test_a_word_that_no_operator_has_is_an_error() -> None:
         "no operator belongs to `norm`",
     ]
     assert str(caught.value.problems[0].hint).startswith("did you mean `one`?")
+
+
+def test_an_operator_with_a_number_that_16_bits_cannot_hold_is_right() -> None:
+    x = torch.zeros(1, 4)
+    x[0, 0] = 0.5
+
+    def check(forward: Any, *others: torch.Tensor, **buffers: torch.Tensor) -> Any:
+        module = Net(forward)
+        for name, value in buffers.items():
+            module.register_buffer(name, value)
+        expected, program = module(x, *others), converted(module, x, *others)
+        torch.testing.assert_close(program.module()(x, *others), expected, rtol=2e-3, atol=1e-6)
+        return program
+
+    check(lambda self, x: x * 1e-9 * 1e9)
+    check(lambda self, x: x / 1000000 * 100000)
+    check(lambda self, x: x / (x.abs() + 1e-12))
+    check(lambda self, x: x / (x.abs() + torch.full((1,), 1e-12)))
+    check(lambda self, x: x / (x.abs() + self.eps), eps=torch.tensor(1e-12))
+    check(lambda self, x: x * self.large / 1e6, large=torch.tensor(1e6))
+    filled = check(
+        lambda self, x, m: (x * 2).masked_fill(m, -1000000).softmax(-1), torch.tensor([[True] * 2 + [False] * 2])
+    )
+    assert dtypes(filled, "masked_fill") == {torch.float16}
+
+
+def test_an_operator_that_cannot_be_tried_on_zeros_stays_float32() -> None:
+    x = torch.eye(4) + torch.rand(4, 4) / 10
+    module = Net(lambda self, x: torch.linalg.inv(x))
+    program = converted(module, x)
+    assert dtypes(program, "linalg_inv") == {torch.float32}
+    torch.testing.assert_close(program.module()(x), module(x), rtol=1e-2, atol=1e-2)
+
+
+def test_layers_are_the_innermost_module_or_the_operator() -> None:
+    class NormalNet(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.norm = torch.nn.Linear(4, 4), torch.nn.LayerNorm(4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.norm(self.one(x))
+
+    program = converted(NormalNet(), torch.rand(1, 4), keep=Keep((), ("norm",)))
+    assert dtypes(program, "aten.linear") == {torch.float16}
+    assert dtypes(program, "layer_norm") == {torch.float32}
+    for word in ("_", "default", "aten", "normal"):
+        with pytest.raises(InputError, match=f"no operator belongs to `{word}`"):
+            converted(NormalNet(), torch.rand(1, 4), keep=Keep((), (word,)))
+
+
+def test_a_method_from_a_file_is_refused(build: Build) -> None:
+    methods = f"{ONE}\n  other: {{program: other.pt2}}"
+    made = build(manifest("Overflowing", methods, "{compute: float16}"), model=MODEL, files={"other.pt2": b""})
+    assert made.code != 0
+    assert "`program` of the method `other` does not go with `compute`" in made.err
+
+
+PASSES = """\
+def edge(method, program):
+    from torch.fx.passes.infra.pass_base import PassResult
+
+    def remove(module):
+        (relu,) = [node for node in module.graph.nodes if "relu" in str(node.target)]
+        relu.replace_all_uses_with(relu.args[0])
+        module.graph.erase_node(relu)
+        module.recompile()
+        return PassResult(module, True)
+
+    return [remove]
+"""
+
+
+@pytest.mark.parametrize("scale", [1, 20])
+def test_a_wrong_lowering_is_an_error_also_where_a_part_overflows(scale: int, build: Build) -> None:
+    model = f"""\
+import torch
+
+class Gate(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.out = torch.nn.Linear(16, 16)
+
+    def forward(self, x):
+        return self.out(torch.relu(x)) + 1 / (1 + torch.exp(-{scale} * x))
+
+def create(name):
+    return Gate()
+"""
+    text = manifest("Gate", "forward: {example_inputs: [{shape: [64, 16]}]}", "{compute: float16}")
+    made = build(
+        text.replace("defaults: {partitioners: [xnnpack]}", 'passes: {edge: ["wrong:edge"]}'),
+        model=model,
+        files={"wrong.py": PASSES.encode()},
+    )
+    assert made.code == 1
+    assert "the program computes something else than the exported method" in made.err

@@ -309,7 +309,7 @@ def _converted(tensor: torch.Tensor, expected: TensorFacts, stored: _StoredTenso
     if not grows and bool((converted.isinf() & ~tensor.isinf()).any()):
         largest = float(tensor[tensor.isfinite()].abs().max())
         message = f"{stored.called(expected.name)} has numbers up to {largest:.3g}, which {expected.dtype} cannot hold"
-        raise InputError.at(("model", "dtype"), message, "write `dtype: bfloat16` or `dtype: float32`")
+        raise InputError.at(("model", "dtype"), message, "write bfloat16 or float32 in `dtype`, or `keep` a module")
     return converted
 
 

@@ -17,7 +17,7 @@ from torch.export import ExportedProgram
 from etbuild.errors import BuildError, EtbuildError
 from etbuild.exception_text import summary
 from etbuild.folding import listed
-from etplugins.comparison import accuracy, layout, overflow
+from etplugins.comparison import accuracy, layout
 from etplugins.comparison.calls import Calls, ComparedCall
 from etplugins.comparison.coverage import LIMITED, Coverage
 from etplugins.comparison.graph import Graph, Rounding, buffers, is_finite, is_quantized
@@ -64,8 +64,7 @@ class ComparedMethod:
         settings: How it is compared.
         weights: Weights that are read when they are needed, by name. No method changes them.
         samples: More inputs from the manifest, each with the name of its file.
-        converted: Whether the manifest makes it compute in 16-bit floats. Then calls say something only as long as
-            nothing overflows, except for those with its examples and samples.
+        converted: Whether the manifest makes it compute in 16-bit floats.
     """
 
     name: str
@@ -129,6 +128,13 @@ class _Sample:
     rounding: Rounding
     calls: int = 0
     outputs: Sequence[Any] = ()
+
+
+def _stops(method: ComparedMethod, what: str) -> Exception:
+    """The exception for a method that PyTorch cannot run. If a conversion may have broken it, that is an error."""
+    if not method.converted:
+        return CannotRun(what)
+    return BuildError.at(("methods", method.name), f"{what}; `keep` in `model.dtype` computes a module in float32")
 
 
 def _has_finite(value: Any) -> bool:
@@ -313,7 +319,8 @@ class Comparison:
                 break
             except Exception as error:  # operators raise any exception: a random index may be too large for the model
                 if call.name == FIRST:
-                    raise CannotRun(f"PyTorch cannot run the exported method: {summary(error)}") from error
+                    what = f"PyTorch cannot run the exported method: {summary(error)}"
+                    raise _stops(method, what) from error
                 graph.state.update(before)
         else:
             return None, 0
@@ -334,8 +341,6 @@ class Comparison:
         found = self._wrong(numbers, wanted, method, lambda each: method.numbers(each.outputs))
         if not found and (laid := layout.wrong(actual, expected)):
             return self._of_call(method, f"{_DIFFERS} {call.name}: {chr(10).join(laid)}", "layout"), work
-        if found and self._only_overflows(method, call.name, leaves, before):
-            return None, work
         if found:
             node = None if all(map(is_finite, expected)) else self._overflow(method, leaves, before)
             differs = _DIFFERS if node is None else _OVERFLOWS
@@ -345,14 +350,6 @@ class Comparison:
         ratio = math.inf if call.is_extreme else accuracy.worst_ratio(numbers, wanted)
         self.agreement[method.name] = min(worst, ratio), count + 1
         return None, work
-
-    def _only_overflows(
-        self, method: ComparedMethod, label: str, leaves: list[Any], before: dict[str, torch.Tensor]
-    ) -> bool:
-        """Whether a call with inputs that nobody asked for is too large for the 16 bits of a method."""
-        if not method.converted or label == FIRST or label.startswith(OF_SAMPLE):
-            return False
-        return overflow.first(method.program, method.weights, leaves, before) is not None
 
     def wrong_export(self, calls: Sequence[Call], expected: Sequence[Any], differs: str) -> Wrong | None:
         """Judges the last one of some calls, in which the model computes something else than the exported method.

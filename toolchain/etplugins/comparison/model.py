@@ -15,7 +15,7 @@ from etbuild.exception_text import summary
 from etplugins.comparison import accuracy, quantized
 from etplugins.comparison.compare import FIRST, OF_SAMPLE, Call, Comparison, Wrong
 from etplugins.comparison.eager import EagerMethod
-from etplugins.comparison.graph import is_finite, is_quantized
+from etplugins.comparison.graph import is_quantized
 from etplugins.comparison.hints import states
 from etplugins.comparison.parts import Tolerance
 from etplugins.edges import facts as edges
@@ -92,9 +92,10 @@ class ModelComparison:
                 is_last, last_call = number == ends.get(name, number), (name, label, taken, exported)
                 made = [*calls[: number - 1], last_call]
                 wrong = self._wrong_quantization(made, expected, is_last) if judged[number - 1] else None
-            elif expected is None or self._overflows(name, label, exported, expected):
+            elif expected is None:
                 continue
             else:
+                self._note_loss(name, label, exported, expected)
                 found = accuracy.wrong_outputs(exported, expected, self._tolerances[name], False)
                 differs = "\n".join(found)
                 wrong = self._exported.wrong_export(calls[:number], expected, differs) if found else None
@@ -102,18 +103,13 @@ class ModelComparison:
                 return wrong
         return None
 
-    def _overflows(self, name: str, label: str, exported: Sequence[Any], expected: Sequence[Any]) -> bool:
-        """Whether a call with inputs that nobody asked for is too large for 16 bits. Keeps the errors of others."""
-        if not self._converted:
-            return False
-        finite = all(is_finite(one) or not is_finite(other) for one, other in zip(exported, expected, strict=True))
-        if label != FIRST and not label.startswith(OF_SAMPLE):
-            return not finite
-        found = quantized.loss(expected, exported)
+    def _note_loss(self, name: str, label: str, exported: Sequence[Any], expected: Sequence[Any]) -> None:
+        """Keeps the error of a method that computes in 16 bits, in calls that the manifest asks for."""
+        asked = self._converted and (label == FIRST or label.startswith(OF_SAMPLE))
+        found = quantized.loss(expected, exported) if asked else None
         if found is not None:
             self._ratios.setdefault(name, []).append(found)
             self.losses[name] = quantized.shown(self._ratios[name])
-        return False
 
     def _numbers(self, name: str, leaves: list[Any], outputs: list[Any]) -> tuple[list[Any], list[Any]]:
         """The inputs and outputs of a call as the model has them: quantizing a method may have made them integers."""

@@ -43,7 +43,7 @@ def first(
                 return None
             if node.op == "placeholder":
                 value = next(given)
-                values[node] = value, pytree.tree_map(_widened, value)
+                values[node] = value, value  # a step widens what it needs
             elif node.op == "get_attr":
                 values[node] = (operator.attrgetter(node.target)(program.graph_module),) * 2
             else:
@@ -62,7 +62,8 @@ def described(node: Node, method: str, lines: SourceLines) -> str:
     kept = next(iter(node.users)) if is_cast else node  # what reads a large number has to stay in float32 too
     layer = [path for path, _ in (kept.meta.get("nn_module_stack") or {}).values() if path]
     keep = f"modules: [{layer[-1]}]" if layer else f"layers: [{operator_name(kept)}]"
-    what, way = f"`{node.target}` (node `{node.name}`)", f"`keep: {{{keep}}}` computes it in float32"
+    what, ranges = f"`{node.target}` (node `{node.name}`)", "`ranges` in `checks.compare` make inputs smaller"
+    way = f"`keep: {{{keep}}}` computes it in float32; if the inputs are never so large, {ranges}"
     return "\n".join([what, *(line or "").splitlines(), way])
 
 

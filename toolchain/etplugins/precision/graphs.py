@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 import operator
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -27,7 +28,11 @@ _CAST, _LIMIT = torch.ops.aten._to_copy.default, torch.ops.aten.clamp.default
 _CHECKS_DTYPE = torch.ops.aten._assert_tensor_metadata.default
 _WEIGHTS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 _OF_MODEL = (InputKind.PARAMETER, InputKind.USER_INPUT)
-_NO_KERNEL = ("not implemented for", "nsupported dtype")
+_OF_NUMBERS = re.compile("number|float|Tensor")  # types of a schema's arguments that hold a scalar, and no size
+_LIMITS = ("fill", "new_full", "full", "masked_fill", "where", "scalar_tensor", "clamp", "clip", "hardtanh")
+"""Begin the names of operators whose numbers are values and limits: the nearest number of the dtype does as well."""
+_MASK = 1e9  # a larger number in a buffer only has to be large
+_UNKNOWN = 2  # stands for a size that depends on values
 
 
 class Converted:
@@ -42,7 +47,7 @@ class Converted:
 
     Attributes:
         numbers: The operators that compute floating-point numbers.
-        without_kernel: Those of them that PyTorch cannot compute in the dtype. They stay in float32.
+        without_kernel: Those of them that PyTorch cannot compute in the dtype, or on zeros. They stay in float32.
         constant: Those of them that depend on no input and no parameter. They stay in float32.
     """
 
@@ -50,14 +55,16 @@ class Converted:
         self._program, self._compute, self._kept = program, compute, kept
         self._mode = _fake_mode(program)
         self._casts: dict[tuple[Node, torch.dtype], Node] = {}
-        self._has_kernel: dict[Any, bool] = {}
+        self._has_kernel: set[Any] = set()
         self._large: dict[Node, float] = {}
+        self._wide: set[Node] = set()  # what reads them computes in float32
         self._of_model: set[Node] = set()
         self.numbers: list[Node] = []
         self.without_kernel: list[Node] = []
         self.constant: list[Node] = []
         for node in program.graph.find_nodes(op="call_function", target=_CHECKS_DTYPE):
             program.graph.erase_node(node)
+        self._values = {**program.state_dict, **program.constants}
         self._was = {node: node.meta.get("val") for node in program.graph.nodes}
         self._weights = dict(self._inputs())
         for node in [each for each in program.graph.nodes if each.op == "call_function"]:
@@ -75,6 +82,8 @@ class Converted:
             node = nodes[spec.arg.name]
             if _numbers(self._was[node]) and (spec.kind in _OF_MODEL or spec.target in written):
                 self._of_model.add(node)
+            elif self._is_wide(self._values.get(str(spec.target))):
+                self._wide.add(node)
             if spec.kind in _WEIGHTS:
                 yield str(spec.target), node
 
@@ -92,7 +101,12 @@ class Converted:
             self.constant += [] if is_of_model else [node]
             if not is_of_model and (number := self._large_number(node)) is not None:
                 self._large[node] = number
-        stays = not is_of_model or self._kept(node)
+        reads_wide = any(each in self._wide for each in node.all_input_nodes)
+        is_wide = not all(map(self._holds, _scalars(node))) and not (is_of_model and _is_limit(node))
+        makes_wide = is_wide or any(each in self._wide - self._of_model for each in node.all_input_nodes)
+        if makes_wide and _numbers(self._was[node]) and node not in self._large:
+            self._wide.add(node)  # what reads it too: `x / (y + 1e-12)`
+        stays = not is_of_model or self._kept(node) or is_wide or reads_wide
         if not stays and not self._computes(node):
             self.without_kernel.append(node)
             stays = True
@@ -129,9 +143,8 @@ class Converted:
         return node
 
     def _large_number(self, node: Node) -> float | None:
-        """The largest number that a constant is made of, if it may be too large for the dtype."""
-        given = [each for each in pytree.tree_leaves((node.args, node.kwargs)) if isinstance(each, (int, float))]
-        large = [float(each) for each in given if torch.finfo(self._compute).max < abs(each) < math.inf]
+        """The largest number that a constant is made of, if it is so large that it may be a mask."""
+        large = [float(each) for each in _scalars(node) if _MASK <= abs(each) < math.inf]
         return max([*large, *(self._large[each] for each in node.all_input_nodes if each in self._large)], default=None)
 
     def _in(self, value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -140,7 +153,7 @@ class Converted:
 
     def _compute_in(self, node: Node) -> None:
         """Makes an operator compute in the dtype: its results, and the numbers in its arguments."""
-        node.args, node.kwargs = pytree.tree_map(self._number, (node.args, dict(node.kwargs)))
+        node.args, node.kwargs = self._in_range(node, (node.args, dict(node.kwargs)))
         arguments, keywords = map_arg((node.args, node.kwargs), lambda each: each.meta["val"])
         symbols = self._mode.shape_env
         fresh = contextlib.nullcontext() if symbols is None else symbols.ignore_fresh_unbacked_symbols()
@@ -153,15 +166,39 @@ class Converted:
         ]
         node.meta["val"] = pytree.tree_unflatten(changed, form)
 
+    def _in_range(self, node: Node, arguments: tuple[Any, Any]) -> Any:
+        """The arguments of an operator for the dtype."""
+        unfit = [each for each in _scalars(node) if isinstance(each, int) and not self._holds(each)]
+
+        def number(value: Any) -> Any:
+            return self._number(float(value) if isinstance(value, int) and value in unfit else value)
+
+        return pytree.tree_map(number, arguments)
+
     def _number(self, value: Any) -> Any:
-        """An argument for the dtype. A number that it cannot hold becomes its largest, and no number becomes zero."""
+        """An argument for the dtype. A limit that it cannot hold becomes its largest or its smallest number."""
         if value is torch.float32:
             return self._compute
-        if not isinstance(value, float) or not math.isfinite(value) or value == 0:
+        if not isinstance(value, float) or self._holds(value):
             return value
         limits = torch.finfo(self._compute)
         least = limits.smallest_normal * limits.eps
         return math.copysign(min(max(abs(value), least), limits.max), value)
+
+    def _holds(self, value: Any) -> bool:
+        """Whether the dtype can hold an argument, with at least half of its digits."""
+        if not isinstance(value, (int, float)) or value == 0 or not math.isfinite(value):
+            return True
+        limits = torch.finfo(self._compute)
+        return bool(limits.smallest_normal * limits.eps**0.5 <= abs(value) <= limits.max)
+
+    def _is_wide(self, value: torch.Tensor | None) -> bool:
+        """Whether a buffer has a number that becomes zero or too large in the dtype, and that is not for a mask."""
+        if value is None or not value.dtype.is_floating_point or value.is_meta or not value.numel():
+            return False
+        sizes, limits = value.detach().abs(), torch.finfo(self._compute)
+        is_large = (sizes > limits.max) & (sizes < _MASK)
+        return bool((is_large | ((sizes > 0) & (sizes < limits.smallest_normal * limits.eps))).any())
 
     def _computes(self, node: Node) -> bool:
         """Whether PyTorch has a kernel of an operator for the dtype: computes each operator once, on zeros."""
@@ -169,21 +206,21 @@ class Converted:
             return False
         if node.target not in self._has_kernel:
             try:
-                values = map_arg((node.args, dict(node.kwargs)), self._was.__getitem__)
+                values = map_arg(self._in_range(node, (node.args, dict(node.kwargs))), self._was.__getitem__)
                 arguments, keywords = pytree.tree_map(self._example, values)
                 with torch.no_grad():
                     node.target(*arguments, **keywords)
-                self._has_kernel[node.target] = True
-            except Exception as error:  # noqa: BLE001 - zeros may be wrong values for an operator
-                self._has_kernel[node.target] = not any(words in str(error) for words in _NO_KERNEL)
-        return self._has_kernel[node.target]
+            except Exception:  # noqa: BLE001 - operators raise any exception
+                return False  # zeros may be wrong values for it: then nobody knows, and float32 is right
+            self._has_kernel.add(node.target)
+        return True
 
     def _example(self, value: Any) -> Any:
         if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-            return value.node.hint
+            return _UNKNOWN if value.node.hint is None else value.node.hint
         if not isinstance(value, torch.Tensor):
             return self._number(value)
-        sizes = [each.node.hint if isinstance(each, torch.SymInt) else each for each in value.shape]
+        sizes = [self._example(each) if isinstance(each, torch.SymInt) else each for each in value.shape]
         return torch.zeros(sizes, dtype=self._compute if value.dtype == torch.float32 else value.dtype)
 
     def _restored(self, node: Node, kind: OutputKind, target: str | None) -> Node:
@@ -239,6 +276,20 @@ def functional(program: ExportedProgram) -> ExportedProgram:
 def _fake_mode(program: ExportedProgram) -> FakeTensorMode:
     values = [each for node in program.graph.nodes for each in _tensors(node.meta.get("val"))]
     return detect_fake_mode(values) or FakeTensorMode()
+
+
+def _scalars(node: Node) -> list[int | float]:
+    """The numbers of an operator that its schema calls scalars or floats. Sizes and dimensions are others."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return []
+    given = zip(node.target._schema.arguments, node.args, strict=False)
+    values = [value for each, value in given if _OF_NUMBERS.search(str(each.type))]
+    leaves = pytree.tree_leaves((values, dict(node.kwargs)))
+    return [each for each in leaves if isinstance(each, (int, float)) and not isinstance(each, bool)]
+
+
+def _is_limit(node: Node) -> bool:
+    return str(node.target).removeprefix("aten.").startswith(_LIMITS)
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:

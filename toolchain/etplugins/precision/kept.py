@@ -29,12 +29,14 @@ class Kept:
 
     def __call__(self, node: torch.fx.Node) -> bool:
         """Whether an operator belongs to a kept part."""
-        stack = [*(node.meta.get("nn_module_stack") or {}).values()]
-        paths = [re.sub(r"@\d+$", "", path) for path, _ in stack]
-        kinds = [kind if isinstance(kind, str) else kind.__name__ for _, kind in stack]
-        words = _plain(" ".join([*(kind.rpartition(".")[2] for kind in kinds), str(node.target)]))
+        stack = [(re.sub(r"@\d+$", "", path), kind) for path, kind in (node.meta.get("nn_module_stack") or {}).values()]
+        paths = [path for path, _ in stack]
+        path, kind = stack[-1] if stack else ("", "")
+        name = kind if isinstance(kind, str) else kind.__name__
+        target = str(node.target).removeprefix("aten.").partition(".")[0]
+        words = [_plain(target), *([_plain(name.rpartition(".")[2])] if path else [])]  # the root is no layer
         modules = {pattern for pattern in self._keep.modules if any(fnmatchcase(path, pattern) for path in paths)}
-        layers = {kind for kind in self._keep.layers if _plain(kind) in words}
+        layers = {kind for kind in self._keep.layers if (word := _plain(kind)) and any(word in each for each in words)}
         self.found |= modules | layers
         return bool(modules or layers)
 
@@ -53,4 +55,4 @@ class Kept:
 
 
 def _plain(words: str) -> str:
-    return words.replace("_", "").lower()
+    return re.sub(r"[\W_]", "", words).lower()

@@ -23,6 +23,9 @@ class PrecisionSection(Section):
             yield Problem(message, (*_DTYPE, "compute"), "write `dtype: float16`, or merge the adapter", at_key=True)
         defaults = manifest.get("defaults", {}).get("quantize")
         for name, method in manifest.get("methods", {}).items():
+            if "program" in method:
+                message = f"`program` of the method `{name}` does not go with `compute`: it has no model in float32"
+                yield Problem(message, ("methods", name, "program"), "build it from a manifest of its own")
             if method.get("quantize", defaults):
                 message = f"`quantize` of the method `{name}` does not go with `compute`"
                 yield Problem(message, ("methods", name), "use one of them, for example in a variant of its own")
@@ -30,6 +33,6 @@ class PrecisionSection(Section):
     def normalized(self, manifest: Manifest) -> Manifest:
         """The manifest with the form of plans: the module is made in the dtype of the inputs."""
         model: Any = manifest["model"]
-        precision = {"inputs": "float32", "keep": {}, **model["dtype"]}
-        model = {**model, "dtype": precision["inputs"], "precision": precision}
+        precision = {"keep": {}, **model["dtype"]}
+        model = {**model, "dtype": "float32", "precision": precision}
         return cast("Manifest", {**manifest, "model": model})

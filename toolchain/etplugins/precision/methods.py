@@ -84,7 +84,8 @@ def _notes(name: str, method: Converted, dtype: str) -> Iterator[str]:
     if method.without_kernel:
         count = Counter(str(node.target).removeprefix("aten.") for node in method.without_kernel)
         named = listed([target for target, _ in count.most_common()])
-        yield f"`{name}` computes {named} in float32: it has no kernel for {dtype} in PyTorch, or is a branch or loop"
+        why = f"PyTorch cannot compute it in {dtype} on zeros, or it is a branch or loop"
+        yield f"`{name}` computes {named} in float32: {why}"
     if len(method.constant) > max(_FEW, _TOLD * len(method.numbers)):
         share = f"{len(method.constant)} of {len(method.numbers)} operators"
         first = str(method.constant[0].target).removeprefix("aten.")

@@ -15,10 +15,10 @@ class Keep(Part, section="Keep", minProperties=1):
 
     Attributes:
         modules: Patterns for the names of the model's submodules, as in `named_data`. Each takes all that is inside.
-            For example `["decoder.*"]`.
-        layers: Kinds of layers or operators: words in the names of their classes or of ATen's operators. Case and `_`
-            do not matter. `norm` stands for `nn.LayerNorm`, for an `RMSNorm` of your own, and for `F.group_norm`. For
-            example `[norm, softmax]`.
+            For example `["decoder"]`.
+        layers: Kinds of layers or operators: words in the class name of the module that calls the operator, or in the
+            name of ATen's operator. Case and `_` do not matter. `norm` stands for `nn.LayerNorm`, for an `RMSNorm` of
+            your own, and for `F.group_norm`. For example `[norm, softmax]`.
     """
 
     modules: Annotated[kinds.Patterns, Says(default=...)] = ()
@@ -26,16 +26,13 @@ class Keep(Part, section="Keep", minProperties=1):
 
 
 class Precision(Part, section="Precision", definition="precision"):
-    """Methods compute in 16-bit floats, and take and return float32. For example `{compute: float16, keep: {layers:
-    [norm]}}`.
+    """Methods compute in 16-bit floats, and take and return float32. For 16 bits there too, write `dtype: float16`. For
+    example `{compute: float16, keep: {layers: [norm]}}`.
 
     Attributes:
         compute: The dtype of the parameters and of what is computed from inputs and parameters. For example `float16`.
-        inputs: The dtype of floating-point inputs and outputs. For 16 bits there too, write `dtype: float16`. For
-            example `float32`.
         keep: The parts that compute in float32. For example `{modules: [head], layers: [norm]}`.
     """
 
     compute: Literal["float16", "bfloat16"]
-    inputs: Literal["float32"] = "float32"
     keep: Keep = Keep()

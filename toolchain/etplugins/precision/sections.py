@@ -16,5 +16,4 @@ class Precision(TypedDict, total=False):
     """Data of `etplugins.precision.parts.Precision`."""
 
     compute: str
-    inputs: str
     keep: Keep
