@@ -91,6 +91,7 @@ def open_numbers(name: str, file: Path, path: DocumentPath, module: torch.nn.Mod
 
 def test_a_plug_in_reads_files_with_a_suffix_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plugin = plugins.Plugin("tests", "", {"tensor_file": {".numbers": f"{__name__}:open_numbers"}})
+    monkeypatch.setitem(plugins._given, "tests", Path(__file__).parents[1])
     monkeypatch.setattr(plugins, "group", lambda name: {".numbers": plugin} if name == "tensor_file" else {})
     (tmp_path / "net.numbers").write_text(json.dumps({name: tensor.tolist() for name, tensor in PLAIN.items()}))
     assert_plain(read(tmp_path, "net.numbers"))
