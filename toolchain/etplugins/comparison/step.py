@@ -22,7 +22,14 @@ from etbuild.steps.saved_export import LoweringJob, load_custom_ops, opened_expo
 from etplugins.comparison.compared_methods import ComparedMethods, import_all
 from etplugins.comparison.known import NOT, Agreement, Group, Known, of_runtime
 from etplugins.comparison.parts import ComparePlan
-from etplugins.comparison.witness import MORE_OR_LESS, Witness, overflowing, witnesses, write_calls
+from etplugins.comparison.witness import (
+    MORE_OR_LESS,
+    Witness,
+    allow_fast_products,
+    overflowing,
+    witnesses,
+    write_calls,
+)
 from etplugins.runtime import program_files
 
 if TYPE_CHECKING:
@@ -300,8 +307,10 @@ def _first_wrong(exported: ComparedMethods, methods: Group, files: ProgramFiles)
     If all calls are right, it writes them for the witness.
     """
     from etplugins.comparison.compare import CannotRun, Comparison
+    from etplugins.comparison.graph import is_quantized
 
     group, skipped = exported.methods(methods.names)
+    allow_fast_products(has_losses=any(each.converted or is_quantized(each.program) for each in group))
     if not group:
         return {"wrong": None, "notes": skipped, "agreement": {}}
     if not methods.runs:

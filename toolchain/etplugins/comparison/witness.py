@@ -8,6 +8,7 @@ methods.
 from __future__ import annotations
 
 import functools
+import os
 import pickle
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -78,6 +79,19 @@ def witnesses(plan: ComparePlan) -> list[str]:
         and (method.quantize is None or not method.quantize.trains)
         and "quantize" not in method.from_recipe
     ]
+
+
+def allow_fast_products(*, has_losses: bool) -> None:
+    """Lets this process multiply matrices by all instructions of its processor, if it has not multiplied any yet.
+
+    What an export multiplies becomes a part of its program, and has to be the same on each machine. A comparison only
+    allows for rounding.
+
+    Args:
+        has_losses: Whether methods compute in fewer bits. Their errors become a text, which has to be the same, too.
+    """
+    if not has_losses:
+        os.unsetenv("MKL_CBWR")  # `os.environ` keeps it: it is how a building process is known
 
 
 class Witness:
@@ -247,6 +261,8 @@ def _first_wrong(known: _Known, eager: Mapping[str, EagerMethod], file: Path) ->
 
     given = torch.load(file, weights_only=True)
     forms = pickle.loads(given["forms"])  # safe: this build or an earlier one has written it
+    precision = known.job.plan.exported.model.precision
+    allow_fast_products(has_losses=precision is not None or any(form.is_quantized for form in forms.values()))
 
     def exported() -> Comparison:
         from etplugins.comparison.compare import Comparison
@@ -255,7 +271,6 @@ def _first_wrong(known: _Known, eager: Mapping[str, EagerMethod], file: Path) ->
 
     tolerances = {name: settings.tolerance for name, settings in known.job.plan.comparisons.items()}
     calibrated = {name for name, method in known.job.plan.exported.methods.items() if method.quantized_after_export}
-    precision = known.job.plan.exported.model.precision
     comparison = ModelComparison(eager, forms, tolerances, calibrated, precision is not None, exported)
     wrong = comparison.first_wrong(given["calls"])
     notes = {name: f"{IN_PART} {what}" for name, what in comparison.notes.items()}
