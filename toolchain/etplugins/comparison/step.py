@@ -44,6 +44,7 @@ _ELSEWHERE, _LIMITED = "the build cannot run", "the runtime here cannot run all 
 _CANNOT_RUN = (f"{NOT} {_ELSEWHERE}", f"{NOT} {_LIMITED}")
 """Begin the notes about methods that only another machine can run. Their quantization is judged all the same."""
 _LEAVE_OUT = "if the application has kernels of its own, `checks.compare` can leave the method out with a reason"
+_ROW_BY_ROW = "`.contiguous()` in the model, on the value that it returns, gives both the order of the dimensions"
 
 
 class CompareStep:
@@ -362,10 +363,10 @@ def _without_runtime(exported: ComparedMethods, methods: Group, group: Sequence[
 
 
 def _problem(exported: ComparedMethods, wrong: Wrong, *, search: bool) -> Problem:
-    where: str | None = "the operator was searched for only in the first wrong method"
     if wrong.blames == "layout":
-        where = None
-    elif search:
+        return Problem(wrong.problem, ("methods", wrong.method), _ROW_BY_ROW)
+    where = "the operator was searched for only in the first wrong method"
+    if search:
         (method,), _ = exported.methods([wrong.method], whole=True)
         where = _where(exported.job, method, wrong)
     otherwise = _LEAVE_OUT if wrong.blames == "runtime" else MORE_OR_LESS
