@@ -152,6 +152,31 @@ LIMITS = (
         NOT_REPORTED,
     ),
     UpstreamLimit(
+        "constant-parts",
+        "ExecuTorch computes parts of a method that are always the same in each call, such as grids of positions.",
+        WORKAROUND,
+        "etplugins/upstream/constant_parts.py",
+        "executorch: exir/program/_program.py",
+        NOT_REPORTED,
+    ),
+    UpstreamLimit(
+        "idle-operators",
+        "Views, expansions and copies that return their input as it is are computed outside of delegates.",
+        WORKAROUND,
+        "etplugins/upstream/idle_operators.py",
+        "executorch: exir/passes/remove_noop_pass.py",
+        NOT_REPORTED,
+    ),
+    UpstreamLimit(
+        "softmax-guards",
+        "PyTorch decomposes an attention without a mask into operators that look for masked rows, too. XNNPACK takes "
+        "none of them.",
+        WORKAROUND,
+        "etplugins/upstream/softmax_guards.py",
+        "torch: torch/_decomp/decompositions.py",
+        NOT_REPORTED,
+    ),
+    UpstreamLimit(
         "volumes",
         "The runtime cannot compute convolutions and poolings of three dimensions. They become those of two; "
         "convolutions run in portable kernels, and those of an unknown depth are refused.",
