@@ -462,6 +462,14 @@ def _(run: Run) -> bool:
     return "where" in outside(net, torch.ones(1, 2, 4, 4))
 
 
+@probe("views-of-weights")
+def _(run: Run) -> bool:
+    del run
+    kernel = nn.Parameter(torch.ones(2, 3, 1, 3, 3))
+    net = Net(lambda self, x: nn.functional.conv2d(x, self.kernel.view(2, 3, 3, 3)), kernel=kernel)
+    return "convolution" in outside(net, IMAGE)
+
+
 @probe("missing-decompositions")
 def _(run: Run) -> bool:
     bag = {"words": torch.ones(4, 2), "tokens": torch.tensor([[0, 1], [2, 3]])}

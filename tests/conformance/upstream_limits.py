@@ -177,9 +177,17 @@ LIMITS = (
         NOT_REPORTED,
     ),
     UpstreamLimit(
+        "views-of-weights",
+        "XNNPACK takes no layer whose weight is a view of a parameter, such as the kernels of a 3D convolution.",
+        WORKAROUND,
+        "etplugins/upstream/shaped_weights.py",
+        "executorch: backends/xnnpack/partition/config/gemm_configs.py",
+        NOT_REPORTED,
+    ),
+    UpstreamLimit(
         "volumes",
-        "The runtime cannot compute convolutions and poolings of three dimensions. They become those of two; "
-        "convolutions run in portable kernels, and those of an unknown depth are refused.",
+        "The runtime cannot compute convolutions and poolings of three dimensions. They become those of two, and those of "
+        "an unknown depth are refused.",
         WORKAROUND,
         "etplugins/upstream/volumes.py",
         "executorch: kernels/portable/cpu/op_convolution.cpp",

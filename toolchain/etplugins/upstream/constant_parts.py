@@ -26,7 +26,7 @@ from etbuild.lower.partition_counts import operator_name
 from etbuild.model.tensor_bytes import flat_bytes
 from etbuild.patching import replacing
 from etbuild.results import GRAPH_NOTES
-from etplugins.upstream import idle_operators, softmax_guards
+from etplugins.upstream import idle_operators, shaped_weights, softmax_guards
 
 Values = dict[Node, Any]
 """The value of each constant node: a tensor, or the tensors of an operator with several results."""
@@ -43,6 +43,7 @@ def computed_once(program: ExportedProgram) -> ExportedProgram:
     """The last step in which ExecuTorch makes an edge program. First, it leaves out what need not run in each call."""
     values = _values(program)
     idle_operators.leave_out(program)
+    shaped_weights.shape(program)
     softmax_guards.leave_out(program, values)
     left = {*program.graph.nodes}
     values = {node: value for node, value in values.items() if node in left}
