@@ -186,8 +186,8 @@ LIMITS = (
     ),
     UpstreamLimit(
         "volumes",
-        "The runtime cannot compute convolutions and poolings of three dimensions. They become those of two; an unknown "
-        "depth is refused.",
+        "The runtime cannot compute convolutions and poolings of three dimensions. They become those of two; an unknown"
+        " depth is refused.",
         WORKAROUND,
         "etplugins/upstream/volumes.py",
         "executorch: kernels/portable/cpu/op_convolution.cpp",
