@@ -4,12 +4,13 @@
 
 It exports each method, lowers all methods together with XNNPACK, and writes the program, with the weights in it or
 in one file beside it. A user would write all of it but `sort_weights`, `etplugins` and, often, `no_grad`. What
-ExecuTorch and XNNPACK compute wrongly is corrected as `etbuild` does, so that the programs can be compared.
+ExecuTorch and XNNPACK compute wrongly is corrected as `etbuild` does, and what need not be computed in each call is
+left out, so that the programs can be compared.
 """
 
 import importlib
 import sys
-from contextlib import nullcontext
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +128,9 @@ def main() -> None:
         programs = export_methods(manifest)
     partitioners = {name: [XnnpackPartitioner()] for name in programs}
     constants = dict(sorted(manifest.get("constant_methods", {}).items())) or None
-    with xnnpack.around(partitioners) if CORRECTED else nullcontext():
+    with ExitStack() as around:
+        for each in (lowering.around(), xnnpack.around(partitioners)) if CORRECTED else ():
+            around.enter_context(each)
         edge = to_edge_transform_and_lower(programs, partitioner=partitioners, constant_methods=constants)
     if CORRECTED:
         lowering.finish(edge)

@@ -437,6 +437,39 @@ def _(run: Run) -> bool:
     return fails("erfinv", lambda: run(net, X))
 
 
+def outside(net: nn.Module, x: torch.Tensor) -> str:
+    """The names of what XNNPACK leaves to other kernels."""
+    graph = lower(net, x, partitioners=(XnnpackPartitioner(),)).exported_program().graph
+    return " ".join(node.name for node in graph.nodes if node.op == "call_function")
+
+
+@probe("constant-parts")
+def _(run: Run) -> bool:
+    del run
+    return "arange" in outside(Net(lambda self, x: x + torch.arange(4) * 0.5), X)
+
+
+@probe("idle-operators")
+def _(run: Run) -> bool:
+    del run
+    return "expand" in outside(Net(lambda self, x: x.sin().expand(2, 4) * 2), X)
+
+
+@probe("softmax-guards")
+def _(run: Run) -> bool:
+    del run
+    net = Net(lambda self, x: nn.functional.scaled_dot_product_attention(x, x * 2, x))
+    return "where" in outside(net, torch.ones(1, 2, 4, 4))
+
+
+@probe("views-of-weights")
+def _(run: Run) -> bool:
+    del run
+    kernel = nn.Parameter(torch.ones(2, 3, 1, 3, 3))
+    net = Net(lambda self, x: nn.functional.conv2d(x, self.kernel.view(2, 3, 3, 3)), kernel=kernel)
+    return "convolution" in outside(net, IMAGE)
+
+
 @probe("missing-decompositions")
 def _(run: Run) -> bool:
     bag = {"words": torch.ones(4, 2), "tokens": torch.tensor([[0, 1], [2, 3]])}

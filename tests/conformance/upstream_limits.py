@@ -152,9 +152,42 @@ LIMITS = (
         NOT_REPORTED,
     ),
     UpstreamLimit(
+        "constant-parts",
+        "ExecuTorch computes parts of a method that are always the same in each call, such as grids of positions.",
+        WORKAROUND,
+        "etplugins/upstream/constant_parts.py",
+        "executorch: exir/program/_program.py",
+        NOT_REPORTED,
+    ),
+    UpstreamLimit(
+        "idle-operators",
+        "Views, expansions and copies that return their input as it is are computed outside of delegates.",
+        WORKAROUND,
+        "etplugins/upstream/idle_operators.py",
+        "executorch: exir/passes/remove_noop_pass.py",
+        NOT_REPORTED,
+    ),
+    UpstreamLimit(
+        "softmax-guards",
+        "PyTorch decomposes an attention without a mask into operators that look for masked rows, too. XNNPACK takes "
+        "none of them.",
+        WORKAROUND,
+        "etplugins/upstream/softmax_guards.py",
+        "torch: torch/_decomp/decompositions.py",
+        NOT_REPORTED,
+    ),
+    UpstreamLimit(
+        "views-of-weights",
+        "XNNPACK takes no layer whose weight is a view of a parameter, such as the kernels of a 3D convolution.",
+        WORKAROUND,
+        "etplugins/upstream/shaped_weights.py",
+        "executorch: backends/xnnpack/partition/config/gemm_configs.py",
+        NOT_REPORTED,
+    ),
+    UpstreamLimit(
         "volumes",
-        "The runtime cannot compute convolutions and poolings of three dimensions. They become those of two; "
-        "convolutions run in portable kernels, and those of an unknown depth are refused.",
+        "The runtime cannot compute convolutions and poolings of three dimensions. They become those of two; an unknown"
+        " depth is refused.",
         WORKAROUND,
         "etplugins/upstream/volumes.py",
         "executorch: kernels/portable/cpu/op_convolution.cpp",

@@ -8,7 +8,16 @@ from contextlib import contextmanager
 from executorch.exir import EdgeProgramManager
 from torch.export import ExportedProgram
 
-from etplugins.upstream import dequantize, linear_layers, nonzero_rows, norms, old_buffers, sizes_of_splits, tanh_gelu
+from etplugins.upstream import (
+    constant_parts,
+    dequantize,
+    linear_layers,
+    nonzero_rows,
+    norms,
+    old_buffers,
+    sizes_of_splits,
+    tanh_gelu,
+)
 
 
 def change_exported(program: ExportedProgram, *, exact_gelu: Collection[str], weight_only_linear: bool) -> None:
@@ -21,8 +30,8 @@ def change_exported(program: ExportedProgram, *, exact_gelu: Collection[str], we
 
 @contextmanager
 def around() -> Iterator[None]:
-    """A context in which graphs are traced and verified again."""
-    with sizes_of_splits.verified_as_symbols(), nonzero_rows.row_major():
+    """A context in which graphs are traced and verified again, and constant parts of them are computed."""
+    with sizes_of_splits.verified_as_symbols(), nonzero_rows.row_major(), constant_parts.computed_once():
         yield
 
 

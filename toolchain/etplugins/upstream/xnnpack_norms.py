@@ -1,4 +1,4 @@
-"""Gives XNNPACK norms, means over rows, and sums with a number: it has all operators that they need.
+"""Gives XNNPACK norms, means over rows, and sums and products with a number: it has all operators that they need.
 
 ExecuTorch's partitioner leaves them out. Outside of delegates, norms lose digits: see `norms.py`. Here, a norm is
 
@@ -112,19 +112,35 @@ class InstanceNormConfig(_NormConfig):
         return is_fixed and one == 1 and bool(_factors(math.prod(sizes[1:])))
 
 
-class AddNumberConfig(_Float32):
+class MulNumberConfig(_Float32):
+    """The product of a tensor and a number, such as the scale of an attention."""
+
+    target_name = "mul.Scalar"
+
+    def is_usual(self, node: Any) -> bool:
+        """As the base says."""
+        number = node.args[1]
+        return isinstance(number, int | float) and abs(number) <= torch.finfo(torch.float32).max
+
+
+class AddNumberConfig(MulNumberConfig):
     """The sum of a tensor and a number, such as `eps` of `torch.nn.RMSNorm`."""
 
     target_name = "add.Scalar"
 
     def is_usual(self, node: Any) -> bool:
         """As the base says."""
-        _, number, *alpha = node.args
-        is_number = isinstance(number, int | float) and abs(number) <= torch.finfo(torch.float32).max
-        return is_number and alpha in ([], [1]) and node.kwargs.get("alpha", 1) == 1
+        return super().is_usual(node) and node.args[2:] in ((), (1,)) and node.kwargs.get("alpha", 1) == 1
 
 
-_CONFIGS: Sequence[type[_Float32]] = (LayerNormConfig, GroupNormConfig, InstanceNormConfig, AddNumberConfig)
+_CONFIGS: Sequence[type[_Float32]] = (
+    LayerNormConfig,
+    GroupNormConfig,
+    InstanceNormConfig,
+    AddNumberConfig,
+    MulNumberConfig,
+)
+_OF_TENSORS = {_ATEN.add.Scalar: _ATEN.add.Tensor, _ATEN.mul.Scalar: _ATEN.mul.Tensor}
 
 
 @contextlib.contextmanager
@@ -207,8 +223,8 @@ def write_out(program: Any) -> None:
     def writer(node: Any) -> Writer | None:
         if node.target in _NORMS:
             return lambda add, *inputs: _NORMS[node.target](add, constants, *inputs)
-        if node.target is _ATEN.add.Scalar:
-            return lambda add, given, number, *_, **__: add(_ATEN.add.Tensor, given, constants.number(given, number))
+        if (of_tensors := _OF_TENSORS.get(node.target)) is not None:
+            return lambda add, given, number, *_, **__: add(of_tensors, given, constants.number(given, number))
         return (lambda add, given, *_: _mean_of_rows(add, constants, given)) if _is_of_rows(node) else None
 
     graph_changes.write(program, writer)

@@ -152,8 +152,8 @@ def _follows_far_number(node: Any, program: Any) -> bool:
     while waiting and len(seen) < _NEAR:
         each = waiting.pop(0)
         numbers = [value for value in each.args if isinstance(value, int | float)]
-        if each.op == "placeholder" and each.name.startswith(_NUMBER):
-            numbers += _numbers_of(program.state_dict.get(each.target))
+        if each.op == "placeholder":
+            numbers += _largest_of(program, each)
         if any(_FAR < abs(value) < math.inf for value in numbers):
             return True
         waiting += [source for source in each.all_input_nodes if source not in seen]
@@ -161,10 +161,14 @@ def _follows_far_number(node: Any, program: Any) -> bool:
     return False
 
 
-def _numbers_of(value: Any) -> list[float]:
-    """The number in a tensor; empty if it has several, or if it is a weight that is not known yet."""
+def _largest_of(program: Any, given: Node) -> list[float]:
+    """The finite number of a constant that is farthest from 0; empty for a weight, which may not be known yet."""
+    name = program.graph_signature.inputs_to_lifted_tensor_constants.get(given.name, "")
+    value = program.state_dict.get(given.target) if given.name.startswith(_NUMBER) else program.constants.get(name)
     content = getattr(value, "constant", value)  # a fake tensor may know its number
-    return [float(content)] if type(content) is torch.Tensor and content.numel() == 1 else []
+    if type(content) is not torch.Tensor or not bool(content.isfinite().any()):
+        return []
+    return [float(content[content.isfinite()].abs().max())]
 
 
 def _is_needless(node: Any) -> bool:

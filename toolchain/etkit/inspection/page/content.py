@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from etbuild.inputs.source_lines import NO_LINES, SourceLines
 from etbuild.results import (
@@ -113,6 +113,7 @@ class MethodCard:
         delegated: How many operators backends took; empty if the file does not say it.
         memory: The sizes of the planned arenas.
         fallback: The operators that no backend took.
+        computed: What the build has computed in place of the method; empty for nothing.
         quantized: The weights that are stored quantized.
         plan: The planned memory over time.
         graph: The graph, as `page.js` reads it.
@@ -127,6 +128,7 @@ class MethodCard:
     delegated: str
     memory: list[str]
     fallback: list[Operator]
+    computed: str
     quantized: list[QuantizedWeight]
     plan: MemoryPlan
     graph: dict[str, Any]
@@ -358,6 +360,7 @@ def _method(
         else "",
         memory=[size(count) for count in method["memory"]],
         fallback=_fallback(graph, where, why),
+        computed=_computed(graph),
         quantized=_quantized(graph),
         plan=memory,
         graph=_drawn(graph, where, why),
@@ -409,6 +412,15 @@ def _fallback(graph: MethodGraph, where: Mapping[str, str], why: Sequence[str]) 
         if "block" not in node and node["operator"] not in ("input", "output")
     )
     return [Operator(*key, count) for key, count in calls.items()]
+
+
+def _computed(graph: MethodGraph) -> str:
+    """The operators that a method does not call because their results are always the same."""
+    computed = cast("Mapping[str, Any]", graph).get("computed")
+    if computed is None:
+        return ""
+    operators = counted(sum(computed["operators"].values()), "operator")
+    return f"{operators}, as {counted(computed['constants'], 'constant')} of {size(computed['bytes'])}"
 
 
 def _quantized(graph: MethodGraph) -> list[QuantizedWeight]:
