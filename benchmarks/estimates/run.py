@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Compares what `etbuild plan --memory` says with what builds take, and measures the windows of a language model.
 
-    python -m benchmarks.estimates.run [--only programs windows] [--models NAME...] [--write benchmarks/results]
+    python -m benchmarks.estimates.run [--only programs windows] [--models NAME...] [--again]
+        [--write benchmarks/results]
 
 Each model is built with an empty cache, and then estimated: an estimate from the cache is the same. `build` is the
 largest memory of all processes of the build together, `files` the size of the program, and `kept` what a process of
@@ -22,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from benchmarks import frame
 from benchmarks.frame import Row
 from benchmarks.measure import command
 from benchmarks.zoo import zoo
+from etkit.estimating import peak
 from tests.helpers.worker_client import descendants
 
 LLM = Path(__file__).resolve().parents[1] / "llm"
@@ -168,39 +170,42 @@ def row(name: str, scratch: Path) -> Row:
         "same plan": same,
         "kept": "" if of_runtime is None else of_runtime,
         "kept, ratio": "" if of_runtime is None else estimate["resident"] / 1e6 / of_runtime,
-        "weights": estimate["weights"] / 1e6,
-        "delegates keep": estimate["kept"] / 1e6,
+        "needs": [*estimate["build_depends_on"].values()],
     }
 
 
-def windows(scratch: Path) -> Iterator[Row]:
-    """A row for each kind of cache and each window: one language model of few layers."""
-    config = {"num_hidden_layers": _LAYERS, **_WINDOW}
-    made = language_model(scratch, config, {}, None)
-    for kind in ("custom", "quantized", "static"):
-        for longest in (512, None):
-            cache = {
-                length: {"kind": kind, "max_length": length, "max_seq_length": longest or length} for length in WINDOWS
-            }
-            variants = {f"w{length}": {"model": {"huggingface": {"cache": each}}} for length, each in cache.items()}
-            path = scratch / "windows.yaml"
-            path.write_text(json.dumps({**made, "variants": variants}), "utf-8")
-            found = said(path, scratch / "cache", "--variant", "all", "--within", "100TB")
-            for each in found[1:]:
-                tensors = [tensor for method in each["methods"].values() for tensor in method["largest"]]
-                nothing: dict[str, Any] = {"tensor": "", "bytes": 0}
-                biggest = max(tensors, key=lambda tensor: int(tensor["bytes"]), default=nothing)
-                yield {
-                    "cache": kind,
-                    "call": longest or "all tokens",
-                    "window": int(re.sub(r"\D", "", each["name"].rpartition(".")[2])),
-                    "planned": each["planned"] / 1e6,
-                    "state": each["state"] / 1e6,
-                    "resident": each["resident"] / 1e6,
-                    "files": sum(each["files"].values()) / 1e6,
-                    "largest": biggest["tensor"],
-                    "largest MB": biggest["bytes"] / 1e6,
-                }
+def windows(scratch: Path, lengths: Sequence[int]) -> Iterator[Row]:
+    """A row for each kind of cache, each longest call and each window: one language model of few layers."""
+    made = language_model(scratch, {"num_hidden_layers": _LAYERS, **_WINDOW}, {}, None)
+    caches = {
+        f"{kind}-{longest or 'all'}-{length}": {
+            "kind": kind,
+            "max_length": length,
+            "max_seq_length": longest or length,
+        }
+        for kind in ("custom", "quantized", "static")
+        for longest in (512, None)
+        for length in lengths
+    }
+    variants = {name: {"model": {"huggingface": {"cache": cache}}} for name, cache in caches.items()}
+    path = scratch / "windows.yaml"
+    path.write_text(json.dumps({**made, "variants": variants}), "utf-8")
+    for each in said(path, scratch / "cache", "--variant", "all", "--within", "100TB")[1:]:
+        kind, longest, length = each["name"].rpartition(".")[2].split("-")
+        tensors = [tensor for method in each["methods"].values() for tensor in method["largest"]]
+        nothing: dict[str, Any] = {"tensor": "", "bytes": 0}
+        biggest = max(tensors, key=lambda tensor: int(tensor["bytes"]), default=nothing)
+        yield {
+            "cache": kind,
+            "call": "all tokens" if longest == "all" else longest,
+            "window": int(length),
+            "planned": each["planned"] / 1e6,
+            "state": each["state"] / 1e6,
+            "resident": each["resident"] / 1e6,
+            "files": sum(each["files"].values()) / 1e6,
+            "largest": biggest["tensor"],
+            "largest MB": biggest["bytes"] / 1e6,
+        }
 
 
 def main() -> None:
@@ -209,7 +214,16 @@ def main() -> None:
     names = [*OF_ZOO, *OF_TRANSFORMERS]
     parser.add_argument("--models", nargs="+", choices=names, default=names, metavar="NAME")
     parser.add_argument("--only", nargs="+", choices=("programs", "windows"), default=["programs", "windows"])
+    parser.add_argument("--windows", nargs="+", type=int, default=WINDOWS, metavar="TOKENS")
+    parser.add_argument("--again", action="store_true", help="estimate builds again that were measured before")
     options = parser.parse_args()
+    if options.again:
+        rows = frame.read("estimates")["sections"]["programs"]
+        for each in rows:
+            each["build, ratio"] = peak.of_build(peak.Needs(*each["needs"])) / 1e6 / each["build"]
+        print(frame.table(rows))
+        frame.write(options.write, "estimates", {"programs": rows}, loaded=True)
+        return
     frame.begin(options.write, options.loaded)
     sections: dict[str, list[Row]] = {each: [] for each in options.only}
     for name in options.models if "programs" in options.only else ():
@@ -218,7 +232,7 @@ def main() -> None:
         frame.tell(sections["programs"][-1])
     if "windows" in options.only:
         with tempfile.TemporaryDirectory() as scratch:
-            for each in windows(Path(scratch)):
+            for each in windows(Path(scratch), options.windows):
                 sections["windows"].append(each)
                 frame.tell(each)
     for rows in sections.values():

@@ -42,8 +42,7 @@ class Estimate:
     Attributes:
         name: The name of the program.
         program: What the program takes.
-        weights: The bytes of the model's parameters and buffers in PyTorch.
-        peak: The largest memory of the build, in bytes, of all its processes.
+        needs: What the memory of the build depends on.
         with_weights: Why methods were lowered with their weights, by method.
         advice: What takes less memory.
         seconds: How long the estimate took.
@@ -51,11 +50,15 @@ class Estimate:
 
     name: str
     program: Program
-    weights: int
-    peak: int
+    needs: peak.Needs
     with_weights: Mapping[str, str]
     advice: tuple[str, ...]
     seconds: float
+
+    @property
+    def peak(self) -> int:
+        """The largest memory of the build, in bytes, of all its processes."""
+        return peak.of_build(self.needs)
 
 
 class _Nothing:
@@ -108,7 +111,7 @@ def estimated(manifest: Manifest, inputs: Inputs, how: BuildOptions, room: Limit
                 program, weights, reasons = _lowered(pipeline)
     needs = peak.Needs.of(request, program, weights, how.lowering.jobs)
     advice = tuple(_advice(plan, program))
-    return Estimate(plan.name, program, weights, peak.of_build(needs), reasons, advice, time.monotonic() - began)
+    return Estimate(plan.name, program, needs, reasons, advice, time.monotonic() - began)
 
 
 def _check_shapes(pipeline: Pipeline, room: Limit) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from etkit.tables import size, table
@@ -59,8 +60,9 @@ def _as_json(estimate: Estimate, room: Limit) -> dict[str, Any]:
         "state": program.state,
         "kept": program.kept,
         "resident": program.resident,
-        "weights": estimate.weights,
+        "weights": estimate.needs.weights,
         "build": estimate.peak,
+        "build_depends_on": asdict(estimate.needs),
         "fits": estimate.peak <= room.bytes,
         "methods": {
             name: {
