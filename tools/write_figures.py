@@ -160,7 +160,7 @@ def _new(name: str, sections: list[str]) -> str:
 
 
 _ESTIMATED = ("model", "build", "build, ratio", "files", "files, ratio", "kept", "kept, ratio")
-_OF_WINDOWS = ("cache", "call", "window", "planned", "state", "files", "largest", "largest MB")
+_OF_WINDOWS = ("cache", "call", "window", "planned", "largest", "largest MB")
 
 
 def _of(name: str, section: str, columns: Sequence[str]) -> str:

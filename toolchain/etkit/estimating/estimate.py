@@ -190,5 +190,7 @@ def _advice(plan: Plan, program: Program) -> Iterator[str]:
             f"a call may have {cache.longest_call} tokens, for which {rest} are planned: with `max_seq_length: "
             f"{_LONG_CALL}` in `cache`, a longer prompt takes several calls"
         )
+    if cache.kind is None and program.planned - program.state > program.state:
+        yield "scores of heads x call x window are planned, several times: `kind: custom` plans none"
     if cache.kind in (None, "custom") and program.state > program.planned - program.state:
         yield f"the cache takes {size(program.state)}: `kind: quantized` takes about a quarter of it in float32"

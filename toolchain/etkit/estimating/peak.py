@@ -2,7 +2,7 @@
 
 It is reached while the program is compared: then the weights are in memory in the form of PyTorch, in the pages of the
 program's files, and in the form of the backends, beside the planned memory. A program that is too large for that is not
-compared. `benchmarks/estimates` measured what the processes take besides.
+compared. `benchmarks/estimates` measured what the processes themselves take.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ _PROCESSES = 575e6
 _TRANSFORMERS = 60e6
 _MODEL_OF_TRANSFORMERS = 125e6
 _METHOD = 75e6
+_QUANTIZES = 150e6
 _OF_QUANTIZED = 2 / 3
 """The part of the weights in float32 that a build has in memory if it quantizes all methods: pages of the checkpoint,
 and one weight at a time."""
@@ -69,7 +70,7 @@ class Needs:
 def of_build(needs: Needs) -> int:
     """The largest memory of a build, in bytes."""
     imported = _TRANSFORMERS * needs.transformers + _MODEL_OF_TRANSFORMERS * needs.huggingface
-    processes = _PROCESSES + imported + _METHOD * (needs.at_once - 1)
+    processes = _PROCESSES + imported + _QUANTIZES * needs.quantized + _METHOD * (needs.at_once - 1)
     is_compared = needs.files + needs.planned <= LARGEST_BYTES
     weights = needs.weights * (_OF_QUANTIZED if needs.quantized else 1)
     return round(processes + weights + needs.files + (needs.planned + needs.kept) * is_compared)

@@ -1,4 +1,4 @@
-"""The memory of a model before it is made: the bytes of its tensors, of which only the shapes are computed."""
+"""The memory of a model before it is made: the bytes of its tensors. Only their shapes are computed."""
 
 from __future__ import annotations
 
