@@ -16,7 +16,7 @@ import importlib.util
 import json
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -38,6 +38,7 @@ PAGES = {
     "comparison": "What the comparison costs",
     "checkpoints": "New checkpoints",
     "memory": "Memory of packed checkpoints",
+    "estimates": "What is said before a build",
     "bazel": "Actions of Bazel",
     "monorepo": "Many programs in Bazel",
     "upgrades": "What upgrades of the driver rebuild",
@@ -158,6 +159,18 @@ def _new(name: str, sections: list[str]) -> str:
     return "\n\n".join([*tables, said(found, there)]) if there else ""
 
 
+_ESTIMATED = ("model", "build", "build, ratio", "files", "files, ratio", "kept", "kept, ratio")
+_OF_WINDOWS = ("cache", "call", "window", "planned", "largest", "largest MB")
+
+
+def _of(name: str, section: str, columns: Sequence[str]) -> str:
+    """Columns of a section; nothing before its first measurement."""
+    found = frame.read(name)
+    if section not in found["sections"]:
+        return ""
+    return f"{frame.table(found['sections'][section], columns)}\n\n{said(found, [section])}"
+
+
 def _language_models() -> str:
     found = frame.read("llm")
     sections = found["sections"]
@@ -242,6 +255,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "mutations": _mutations,
     "growth": lambda: _new("growth", ["slopes"]),
     "latency": lambda: _new("latency", ["programs"]),
+    "estimates": lambda: _of("estimates", "programs", _ESTIMATED),
+    "windows": lambda: _of("estimates", "windows", _OF_WINDOWS),
     **{f"age of {name}": partial(_age, name) for name in OWN},
 }
 """What makes the tables of docs, by name."""

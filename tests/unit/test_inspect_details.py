@@ -25,7 +25,7 @@ def slowly(plan: MemoryPlan) -> list[tuple[int, str]]:
 
 
 def named(plan: MemoryPlan) -> list[tuple[int, str]]:
-    return [(each.bytes, each.of) for each in details._of_plan(plan, {})]
+    return [(each.bytes, each.of) for each in details.large_tensors(plan)]
 
 
 @pytest.mark.parametrize("seed", range(50))

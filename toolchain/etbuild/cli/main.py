@@ -272,7 +272,9 @@ def command_parser(verbs: Sequence[str] | None = None) -> argparse.ArgumentParse
     for verb in dict.fromkeys((*_examples(), *VERBS, *plugins.group("verb"))) if verbs is None else verbs:
         module = _module(verb)
         module.add(registered)
-        registered.choices[verb].set_defaults(run=module.run)
+        more = plugins.load("verb_option", verb) if verb in plugins.group("verb_option") else None
+        run = module.run if more is None else more.add(registered.choices[verb], module.run)
+        registered.choices[verb].set_defaults(run=run)
     return parser
 
 

@@ -16,7 +16,7 @@ from executorch.extension.flat_tensor.serialize.serialize import FlatTensorConfi
 from etbuild import releases
 from etbuild.emit import runtime_limits, shared_buffers
 from etbuild.emit.emitted import Emitted, MethodFacts
-from etbuild.emit.merge import merge
+from etbuild.emit.merge import Merged, merge
 from etbuild.errors import BuildError, DocumentPath, Problem
 from etbuild.files import instructions, program_file
 from etbuild.files.writing import Artifact, write
@@ -64,11 +64,38 @@ def write_program(lower_plan: LowerPlan, parts: Sequence[Emitted], shards: dict[
         BuildError: The methods do not fit together, a file cannot be written, or the files do not fit together.
     """
     methods = {name: of_method for part in parts for name, of_method in part.facts.items()}
-    _check_methods(lower_plan, methods, shards)
-    claims: Claims = {}
-    for part in parts:
-        for key, wanted in part.claims.items():
-            claims.setdefault(key, set()).update(wanted)
+    output, content, files = unwritten(lower_plan, parts, shards)
+    constants = [releases.sha256_of(each.storage).hex() for each in output.program.constant_buffer if each.storage]
+    program = write(directory, f"{lower_plan.name}.pte", "program", content.write_to_file)
+    data = _write_named_data(lower_plan, files, directory)
+    parsed = program_file.read_program_file(program.path)
+    found = {shard: program_file.named_data_facts(file.path) for shard, file in data.items()}
+    claims = {key for part in parts for key in part.claims}
+    _check_keys(claims, program_file.external_keys(parsed), program_file.pte_named_data(parsed), found)
+    _check_tags(methods, found)
+    by_tag: dict[str, dict[str, int]] = {tag: {} for tag in lower_plan.tags}
+    for shard, keys in found.items():
+        by_tag[tag_of_shard(shard)].update(keys)
+    facts = program_file.program_facts(parsed)
+    template = program_file.template_digest(parsed, {*claims, *facts["bytes"]["named_data"]})
+    memory = {plan.name: instructions.memory_plan(plan) for plan in parsed.program.execution_plan}
+    _check_memory(parsed.program.execution_plan)
+    return Emission([program, *data.values()], facts, template, memory, by_tag, constants, runtime_limits.find(parsed))
+
+
+def unwritten(
+    lower_plan: LowerPlan, parts: Sequence[Emitted], shards: dict[str, str]
+) -> tuple[Merged, Cord, dict[str, Cord]]:
+    """What `write_program` writes: the merged methods, their program, and the named data of each shard. The arguments
+    and errors are those of `write_program`."""
+    methods = {name: of_method for part in parts for name, of_method in part.facts.items()}
+    buffers = {name: each.buffers for name, each in methods.items() if each.buffers is not None}
+    shared_buffers.check(buffers, lower_plan.used_backends)
+    if lower_plan.executorch.external_mutable_weights:
+        _check_trained_weights({name for each in methods.values() for name in each.trained}, shards)
+    _check_names(methods)
+    keys = {key for part in parts for key in part.claims}
+    claims: Claims = {key: set().union(*(part.claims.get(key, ()) for part in parts)) for key in keys}
     store = blobs.arrange([request for part in parts for request in part.requests], claims)
     config = _layout(lower_plan)
     alignment = config.segment_alignment
@@ -79,23 +106,9 @@ def write_program(lower_plan: LowerPlan, parts: Sequence[Emitted], shards: dict[
         for delegate in output.program.backend_delegate_data:
             if releases.is_file_backed(delegate.data):
                 delegate.data = delegate.data.to_bytes()
-    constants = [releases.sha256_of(each.storage).hex() for each in output.program.constant_buffer if each.storage]
     with wrap_errors(lambda error: from_exception(error, BuildError, ("methods",), "writing the program")):
         content, files = serialize_for_executorch(output, config, serializer, store.get_named_data_store_output())
-    program = write(directory, f"{lower_plan.name}.pte", "program", content.write_to_file)
-    data = _write_named_data(lower_plan, blobs.files_by_shard(store, files, alignment), directory)
-    parsed = program_file.read_program_file(program.path)
-    found = {shard: program_file.named_data_facts(file.path) for shard, file in data.items()}
-    _check_keys(set(claims), program_file.external_keys(parsed), program_file.pte_named_data(parsed), found)
-    _check_tags(methods, found)
-    by_tag: dict[str, dict[str, int]] = {tag: {} for tag in lower_plan.tags}
-    for shard, keys in found.items():
-        by_tag[tag_of_shard(shard)].update(keys)
-    facts = program_file.program_facts(parsed)
-    template = program_file.template_digest(parsed, {*claims, *facts["bytes"]["named_data"]})
-    memory = {plan.name: instructions.memory_plan(plan) for plan in parsed.program.execution_plan}
-    _check_memory(parsed.program.execution_plan)
-    return Emission([program, *data.values()], facts, template, memory, by_tag, constants, runtime_limits.find(parsed))
+    return output, content, blobs.files_by_shard(store, files, alignment)
 
 
 def _layout(lower_plan: LowerPlan) -> SimpleNamespace:
@@ -117,25 +130,9 @@ def _check_memory(plans: Iterable[ExecutionPlan]) -> None:
     """
     path: DocumentPath = ("executorch", "remove_view_copy")
     hint = "write `executorch: {remove_view_copy: false}`, or leave out `dynamic_shapes`"
-    problems = []
-    for plan in plans:
-        missing = instructions.missing_memory(plan)
-        if missing:
-            message = (
-                f"ExecuTorch planned {missing} bytes too few for `{plan.name}`, because of a dynamic size in a view"
-            )
-            problems.append(Problem(message, path, hint))
-    if problems:
-        raise BuildError(problems)
-
-
-def _check_methods(lower_plan: LowerPlan, methods: dict[str, MethodFacts], shards: dict[str, str]) -> None:
-    """Checks that methods fit into one program."""
-    buffers = {name: each.buffers for name, each in methods.items() if each.buffers is not None}
-    shared_buffers.check(buffers, lower_plan.used_backends)
-    if lower_plan.executorch.external_mutable_weights:
-        _check_trained_weights({name for each in methods.values() for name in each.trained}, shards)
-    _check_names(methods)
+    if short := {plan.name: missing for plan in plans if (missing := instructions.missing_memory(plan))}:
+        say = "ExecuTorch planned {} bytes too few for `{}`, because of a dynamic size in a view"
+        raise BuildError([Problem(say.format(missing, name), path, hint) for name, missing in short.items()])
 
 
 def _check_trained_weights(trained: set[str], shards: dict[str, str]) -> None:

@@ -180,7 +180,8 @@ def _peak() -> str:
     from etbuild.surroundings import memory
 
     less = "`--jobs 1` needs less memory, and in a build rule a larger `resource_set` keeps other steps from running"
-    return f"the largest process so far took {memory.peak() / 1e9:.1f} GB. {less}"
+    before = "`etbuild plan --memory` says before a build what it takes"
+    return f"the largest process so far took {memory.peak() / 1e9:.1f} GB. {less}; {before}"
 
 
 def in_words(stage: str | None) -> str:

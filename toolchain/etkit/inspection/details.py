@@ -83,11 +83,17 @@ def _tensors(path: Path) -> dict[str, list[LargeTensor]]:
     with flatbuffer.read_safely(path):
         with regular_files.opened(path) as file:
             plans = program_file.read_program(file.read()).program.execution_plan
-        return {plan.name: [*_of_plan(instructions.memory_plan(plan), _shapes(plan))] for plan in plans}
+        return {plan.name: [*large_tensors(instructions.memory_plan(plan), plan)] for plan in plans}
 
 
-def _of_plan(plan: MemoryPlan, shapes: Mapping[tuple[int, int, int], str]) -> Iterator[LargeTensor]:
-    moment, total = _worst_moment(plan)
+def large_tensors(plan: MemoryPlan, method: Any = None) -> Iterator[LargeTensor]:
+    """Yields the largest tensors at the moment when most of the planned memory is in use.
+
+    Args:
+        plan: The memory plan of a method.
+        method: Its execution plan, which has the shapes; None if they are not known.
+    """
+    shapes, (moment, total) = {} if method is None else _shapes(method), _worst_moment(plan)
     worst = [tensor for tensor in plan["tensors"] if tensor["first"] <= moment <= tensor["last"]]
     for tensor in sorted(worst, key=lambda tensor: -tensor["bytes"])[:_TENSORS]:
         if tensor["bytes"] >= _SHARE * total:

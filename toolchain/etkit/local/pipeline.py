@@ -306,6 +306,11 @@ class Pipeline:
         return LoweringJob(plan, self.export, inputs, self.stage, self.watch, self.options, self._computed)
 
     @property
+    def kept(self) -> KeptMethods | None:
+        """Where lowered methods are kept; None without a cache."""
+        return None if self.cache is None else _CachedMethods(self, self.cache)
+
+    @property
     def watch(self) -> Watch:
         """Refuses reads of the sources that no key covers. The driver itself may read the cache."""
         from etbuild.guard.reads import watched_reads
@@ -513,10 +518,9 @@ def _lower(run: Pipeline) -> None:
 
     directory, plan = run.directory / "methods", run.request.plan.lower_plan
     directory.mkdir()
-    kept = None if run.cache is None else _CachedMethods(run, run.cache)
     if run.options.jobs > 1:  # importing what a model needs takes long
         run.comparison.start()
-    Lowering(run.job(plan), run.program, directory).run(kept)
+    Lowering(run.job(plan), run.program, directory).run(run.kept)
 
 
 def _compare(run: Pipeline) -> None:

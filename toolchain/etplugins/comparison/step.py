@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from etplugins.runtime.program_files import ProgramFiles
 
 RESULT = "comparison.json"
-_LARGEST_BYTES = 1 << 31
+LARGEST_BYTES = 1 << 31
 """The largest size of files and planned memory together. The runtime needs as much again, beside the build."""
 _ELSEWHERE, _LIMITED = "the build cannot run", "the runtime here cannot run all of it"
 _CANNOT_RUN = (f"{NOT} {_ELSEWHERE}", f"{NOT} {_LIMITED}")
@@ -176,8 +176,8 @@ def _left_out(plan: ComparePlan, built: Built) -> dict[str, str]:
             found[name] = f"{_LIMITED}: {limits[name]}"
         elif not plan.memory_planning[name].alloc_mutable_buffers:
             found[name] = "the application has the memory for its buffers"
-        elif built.size + sum(method["memory"]) > _LARGEST_BYTES:
-            found[name] = f"the program and its memory take more than {_LARGEST_BYTES >> 30} GB"
+        elif built.size + sum(method["memory"]) > LARGEST_BYTES:
+            found[name] = f"the program and its memory take more than {LARGEST_BYTES >> 30} GB"
     return {name: f"{NOT} {why}" for name, why in found.items()}
 
 

@@ -59,7 +59,7 @@ def import_all(*, lowers: bool) -> None:
 def lower(lowering: Lowering, kept: KeptMethods) -> list[Artifact]:
     """See `OneByOne.lower`."""
     store = MethodStore(lowering.scratch, kept)
-    return _merge(lowering, _lower(lowering.job, store), store)
+    return _merge(lowering, lower_without_weights(lowering.job, store), store)
 
 
 def merge(lowering: Lowering, lowered: Sequence[Path]) -> list[Artifact]:
@@ -67,7 +67,7 @@ def merge(lowering: Lowering, lowered: Sequence[Path]) -> list[Artifact]:
     store = LoweredBefore(lowering.scratch, lowered)
     store.check(lowering.job.plan)
     if lowering.may_be_split:
-        return _merge(lowering, _lower(lowering.job, store), store)
+        return _merge(lowering, lower_without_weights(lowering.job, store), store)
     with opened(lowering.job) as found:
         return lowering.together(found, lowering.joint_reason)
 
@@ -77,7 +77,7 @@ def templates(job: LoweringJob[MethodPlan], directory: Path, *, weights: bool) -
     write_names(directory, job.plan)
     store, unfit = MethodStore(directory), dict[str, str]()
     if joint_lowering_reason(job.plan, job.export, several=True) is None:
-        directories = _lower(job, store)
+        directories = lower_without_weights(job, store)
         if weights:
             with opened(job) as found:
                 unfit = _unfit(job.plan, _read(directories))
@@ -96,7 +96,7 @@ def directories(scratch: Path, names: Sequence[str]) -> list[Path]:
     return [next(path for path in each if (path / EMITTED).exists()) for each in ways if each]
 
 
-def _lower(job: LoweringJob[MethodPlan], store: MethodStore) -> dict[str, Path]:
+def lower_without_weights(job: LoweringJob[MethodPlan], store: MethodStore) -> dict[str, Path]:
     """Lowers the methods that a store does not have, without the content of weights.
 
     Returns:

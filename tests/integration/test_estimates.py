@@ -1,0 +1,140 @@
+"""`etbuild plan --memory` says before a build what the build then makes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from etbuild.cli import main
+from tests.helpers.manifests import net
+
+MODEL = net(
+    "self.conv = torch.nn.Conv1d(8, 64, 3, padding=1)",
+    "self.first, self.second = torch.nn.Linear(64, 128), torch.nn.Linear(128, 64)",
+    "self.embedding = torch.nn.Embedding(512, 64)",
+    'self.register_buffer("cache", torch.zeros(16, 64))',
+    forward="return self.second(self.first(self.conv(x).transpose(1, 2)).relu())",
+    ids="return self.second(self.first(self.embedding(x)).relu())",
+    write="self.cache.copy_(self.cache * 0.5 + x); return self.cache + 1",
+    read="return self.cache * x",
+)
+FORWARD = {"forward": {"example_inputs": [{"shape": [1, 8, 32]}]}}
+STATE = {
+    "write": {"entry": "write", "example_inputs": [{"shape": [64]}]},
+    "read": {"entry": "read", "example_inputs": [{"shape": [64]}]},
+}
+_INT8 = {"pt2e": {"quantizers": [{"backend": "xnnpack"}], "calibration": "example_inputs"}}
+_8DA4W = {"torchao": [{"config": "8da4w", "group_size": 32}, {"config": "int8", "layers": ["embedding"]}]}
+_IDS = {"entry": "ids", "example_inputs": [{"shape": [1, 8], "dtype": "int64"}]}
+_ANY = {"dynamic_shapes": [[None, None, {"dim": "length", "min": 2, "max": 64}]]}
+CASES: dict[str, dict[str, Any]] = {
+    "a delegate": {"methods": FORWARD},
+    "no backend, a dynamic size": {"methods": {"forward": {**FORWARD["forward"], **_ANY, "partitioners": []}}},
+    "methods with a state": {"methods": STATE},
+    "methods that share a state": {"methods": STATE, "share_mutable_buffers": True},
+    "named data": {"methods": {**FORWARD, "ids": _IDS}, "named_data": {"weights": {"parameters": ["*"]}}},
+    "integers of 4 bits": {"methods": {"ids": {**_IDS, "quantize": _8DA4W}}},
+    "calibrated integers": {"methods": {"forward": {**FORWARD["forward"], "quantize": _INT8}}},
+    "a backend that compiles weights": {"methods": {"forward": {**FORWARD["forward"], "partitioners": ["coreml"]}}},
+}
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def etbuild(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Run:
+    """Runs a verb on the manifest with some keys. Returns the exit code, and what it prints."""
+    (tmp_path / "model.py").write_text(MODEL)
+
+    def run(verb: str, keys: dict[str, Any], *options: str) -> tuple[int, str, str]:
+        document = {
+            "schema": "executorch-model/v1",
+            "name": "net",
+            "model": {"factory": "model:create"},
+            "defaults": {"partitioners": ["xnnpack"]},
+            **keys,
+        }
+        (tmp_path / "net.yaml").write_text(yaml.safe_dump(document))
+        capfd.readouterr()
+        code = main.main([verb, str(tmp_path / "net.yaml"), "--cache-dir", str(tmp_path / "cache"), *options])
+        captured = capfd.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_build_makes_what_was_said(case: str, etbuild: Run, tmp_path: Path) -> None:
+    if case == "a backend that compiles weights":
+        pytest.importorskip("coremltools")
+    code, out, err = etbuild("plan", CASES[case], "--memory", "--json")
+    assert code == 0, err
+    [said] = json.loads(out)["programs"]
+    assert bool(said["with_weights"]) == (case == "a backend that compiles weights")
+    code, out, err = etbuild("build", CASES[case], "-o", str(tmp_path / "out"), "--json")
+    assert code == 0, err
+    built = json.loads(out)
+    assert said["files"] == {
+        each["file"]: each["size"] for each in built["artifacts"] if each["kind"] in ("program", "named_data")
+    }
+    report = json.loads((tmp_path / "out/net.report.json").read_bytes())
+    assert {name: each["planned"] for name, each in said["methods"].items()} == {
+        name: sum(each["memory"]) for name, each in report["methods"].items()
+    }
+    ran = {name for name, how in {**built["steps"], **built["methods"]}.items() if how == "run"}
+    assert not ran & {"export", *said["methods"]}, "the build continues with what was made for the estimate"
+
+
+def test_methods_that_share_a_state_count_it_once(etbuild: Run) -> None:
+    state = 16 * 64 * 4
+    methods = {"write": STATE["write"], "again": STATE["write"]}
+    for keys, times in (({}, 2), ({"share_mutable_buffers": True}, 1)):
+        _, out, _ = etbuild("plan", {"methods": methods, **keys}, "--memory", "--json")
+        [said] = json.loads(out)["programs"]
+        assert said["state"] == times * state
+        assert said["planned"] >= said["state"]
+
+
+def test_variants_are_rows_of_one_table(etbuild: Run) -> None:
+    variants: dict[str, Any] = {"none": {"defaults": {"partitioners": []}}}
+    code, out, _ = etbuild("plan", {"methods": FORWARD, "variants": variants}, "--memory", "--variant", "all")
+    assert code == 0
+    heading, *rows = out.splitlines()
+    assert heading.split()[:4] == ["program", "files", "planned", "of"]
+    assert [row.split()[0] for row in rows[:2]] == ["net", "net.none"]
+    assert rows[1].split()[5:7] == ["0", "B"], "views are no state"
+    assert any(row.startswith("net: forward: float32[1, 32, 64] of XnnpackBackend takes ") for row in rows[2:]), out
+
+
+def test_a_build_that_does_not_fit_is_refused(etbuild: Run) -> None:
+    code, out, err = etbuild("plan", {"methods": FORWARD}, "--memory", "--within", "100MB")
+    assert code == 3
+    assert "(too large)" in out
+    assert "error: building net takes about " in err
+    assert "`--within` has 100.0 MB" in err
+
+
+def test_a_model_that_does_not_fit_is_never_made(etbuild: Run, tmp_path: Path) -> None:
+    """Its masks would take 3 GB here."""
+    (tmp_path / "model.py").write_text(
+        net(
+            "self.linear = torch.nn.Linear(8, 8)",
+            *(f'self.register_buffer("mask{n}", torch.ones(16384, 16384).tril())' for n in range(3)),
+            forward="return self.linear(x)",
+        ).replace("def create():", "def create():\n    assert not torch.ones(1).device.type == 'cpu'")
+    )
+    methods = {"forward": {"example_inputs": [{"shape": [1, 8]}]}}
+    code, _, err = etbuild("plan", {"methods": methods}, "--memory", "--within", "2GB")
+    assert code == 3
+    assert "the tensors that the code of the model makes take 3.22 GB, and `--within` has 2.00 GB" in err
+
+
+@pytest.mark.parametrize("options", [["--within", "7GB"], ["--json"]])
+def test_options_of_the_estimate_need_it(options: list[str], etbuild: Run) -> None:
+    code, _, err = etbuild("plan", {"methods": FORWARD}, *options)
+    assert code == 2
+    assert "--within and --json go with --memory" in err

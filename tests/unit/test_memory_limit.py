@@ -1,0 +1,47 @@
+"""The memory that a build may use."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from etkit.estimating import limit
+from etkit.estimating.option import size_in_bytes
+
+
+@pytest.mark.parametrize(
+    ("groups", "files", "expected"),
+    [
+        ("0::/\n", {"memory.max": "1000000\n"}, 1_000_000),
+        ("0::/ci/job\n", {"ci/memory.max": "2000000\n", "ci/job/memory.max": "max\n"}, 2_000_000),
+        ("0::/ci/job\n", {"ci/memory.max": "max\n", "ci/job/memory.max": "3000000\n"}, 3_000_000),
+        ("5:cpu:/a\n4:memory:/job\n", {"memory/job/memory.limit_in_bytes": "4000000\n"}, 4_000_000),
+        ("5:cpu:/a\n4:memory:/job\n", {"cpu/a/memory.max": "5\n"}, None),
+        ("0::/\n", {"memory.max": "max\n"}, None),
+    ],
+)
+def test_the_smallest_limit_counts(groups: str, files: dict[str, str], expected: int | None, tmp_path: Path) -> None:
+    for name, text in files.items():
+        (path := tmp_path / "fs" / name).parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    (tmp_path / "groups").write_text(groups)
+    found = limit.of_this_machine(tmp_path / "fs", tmp_path / "groups")
+    assert found.of == ("this machine" if expected is None else "the cgroup here")
+    assert expected is None or found.bytes == expected
+
+
+def test_a_system_without_groups_has_the_memory_of_the_machine(tmp_path: Path) -> None:
+    assert limit.of_this_machine(tmp_path, tmp_path / "groups").bytes > 1 << 28
+
+
+@pytest.mark.parametrize(("text", "expected"), [("7GB", 7e9), ("1.5 GB", 1.5e9), ("800MB", 8e8), ("64B", 64)])
+def test_sizes_have_units(text: str, expected: float) -> None:
+    assert size_in_bytes(text) == expected
+
+
+@pytest.mark.parametrize("text", ["7", "7 gigabytes", "-1GB", "0GB", "GB", "1e3GB"])
+def test_other_sizes_are_refused(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="is not a size such as 7GB"):
+        size_in_bytes(text)

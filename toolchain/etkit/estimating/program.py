@@ -1,0 +1,139 @@
+"""What a program takes: the sizes of its files, the memory that its methods plan, and what their delegates keep."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from etbuild.emit.shared_buffers import ARENA
+from etkit.inspection.details import LargeTensor, large_tensors
+
+if TYPE_CHECKING:
+    from executorch.exir.schema import ExecutionPlan
+
+    from etbuild.emit.emitted import Emitted
+    from etbuild.results import MemoryPlan
+
+
+@dataclass(frozen=True)
+class Method:
+    """What a method takes.
+
+    Attributes:
+        planned: The bytes of its planned memory, with those that methods share.
+        state: The bytes among them that hold buffers from call to call, such as a cache.
+        kept: The bytes of weights that its delegates keep in a form of their own.
+        largest: The tensors that make its planned memory large.
+    """
+
+    planned: int
+    state: int
+    kept: int
+    largest: tuple[LargeTensor, ...] = ()
+
+
+@dataclass(frozen=True)
+class Program:
+    """What a program takes.
+
+    Attributes:
+        files: The bytes of each file, by its name.
+        methods: Its methods by name.
+        shared: The bytes of planned memory that all methods share.
+    """
+
+    files: Mapping[str, int]
+    methods: Mapping[str, Method]
+    shared: int
+
+    @property
+    def size(self) -> int:
+        """The bytes of all files."""
+        return sum(self.files.values())
+
+    @property
+    def planned(self) -> int:
+        """The bytes of planned memory of all methods together."""
+        return self.shared + sum(each.planned - self.shared for each in self.methods.values())
+
+    @property
+    def state(self) -> int:
+        """The bytes of buffers from call to call, of all methods together."""
+        if self.shared:
+            return max((each.state for each in self.methods.values()), default=0)
+        return sum(each.state for each in self.methods.values())
+
+    @property
+    def kept(self) -> int:
+        """The bytes that delegates keep, of all methods together."""
+        return sum(each.kept for each in self.methods.values())
+
+    @property
+    def resident(self) -> int:
+        """The bytes that no file holds, when all methods are loaded and have used all of their memory."""
+        return self.planned + self.kept
+
+
+def described(
+    plans: Iterable[ExecutionPlan], files: Mapping[str, int], kept: Mapping[str, int], shares: bool
+) -> Program:
+    """Describes a program.
+
+    Args:
+        plans: The execution plans of its methods, and of its constant methods.
+        files: The bytes of its files, by name.
+        kept: The bytes that the delegates of each method keep, by method.
+        shares: Whether methods share the buffers that they write to.
+    """
+    from etbuild.files import instructions
+
+    found, shared = dict[str, Method](), 0
+    for plan in plans:
+        sizes = plan.non_const_buffer_sizes
+        if plan.name not in kept:
+            continue  # a constant method
+        memory = instructions.memory_plan(plan)
+        shared = max(shared, sizes[ARENA] if shares and len(sizes) > ARENA else 0)
+        largest = tuple(large_tensors(memory, plan))
+        found[plan.name] = Method(sum(sizes[1:]), _state(memory), kept[plan.name], largest)
+    return Program(files, found, shared)
+
+
+def _state(memory: MemoryPlan) -> int:
+    """The bytes of a memory plan that outlive a call. A view that ExecuTorch has left out looks like a state, but is in
+    the memory of what an instruction has written."""
+    places = [(each["arena"], each["offset"], each["offset"] + each["bytes"], each["of"]) for each in memory["tensors"]]
+    made = [each for each in places if each[3] != "state"]
+    states = [
+        (arena, first, end)
+        for arena, first, end, of in places
+        if of == "state" and not any(arena == other[0] and first < other[2] and other[1] < end for other in made)
+    ]
+    total, known = 0, (0, 0)
+    for arena, first, end in sorted(states):  # views of a state are in its memory
+        known = max(known, (arena, first))
+        total += max(0, end - known[1])
+        known = max(known, (arena, end))
+    return total
+
+
+def kept_by_delegates(parts: Iterable[Emitted]) -> dict[str, int]:
+    """The bytes of weights that the delegates of each method get, by method: they keep them in a form of their own."""
+    found = dict[str, dict[str, int]]()
+    for part in parts:
+        found.update({name: {} for name in part.facts})
+        for key, request in part.requests:
+            found[request.method][key] = len(request.data.content)
+    return {name: sum(sizes.values()) for name, sizes in found.items()}
+
+
+def kept_of_file(methods: Iterable[str], facts: Any) -> dict[str, int]:
+    """The same, of a program that was written: its named data, for each method that calls a delegate.
+
+    Args:
+        methods: The names of the methods.
+        facts: The facts of the program.
+    """
+    named = sum(facts["bytes"]["named_data"].values())
+    return {name: named if facts["methods"][name]["delegates"] else 0 for name in methods}
