@@ -684,7 +684,8 @@ def _of_voice(made: Any, auto: str, methods: dict[str, Any]) -> tuple[Calls, lis
     options = {"reverse": True, "noise_scale": made.noise_scale_duration}
     durations = made.duration_predictor(states, ones, None, **options).exp().div(made.speaking_rate).ceil().long()[:, 0]
     rows = [each.repeat_interleave(durations[0], 1) for each in (found.prior_means, found.prior_log_variances)]
-    later = torch.randn(rows[0].shape)  # transformers fills a transposed tensor in this order
+    drawn = torch.randn_like(torch.empty(rows[0].shape).transpose(1, 2))  # transposed, as in transformers
+    later = drawn.transpose(1, 2).contiguous()
     torch.manual_seed(1)
     heard = made(text, return_dict=True).waveform
     calls: Calls = [("text_encoder", [text, noise]), ("speech_decoder", [*rows, later])]

@@ -135,7 +135,8 @@ def test_a_text_is_spoken_as_by_transformers(drawn: bool, tmp_path: Path) -> Non
     noise = torch.randn(1, 2, 21) if drawn else torch.zeros(1, 2, 21)
     [[[means, variances, durations]]] = run(program, [[("text_encoder", [text, noise])]], tmp_path)
     frames = int(durations.sum())
-    later = torch.randn(1, frames, 16)  # transformers fills a transposed tensor in this order
+    drawn_later = torch.randn_like(torch.empty(1, frames, 16).transpose(1, 2))  # transposed, as in transformers
+    later = drawn_later.transpose(1, 2).contiguous()
     rows = [each.repeat_interleave(durations[0], dim=1) for each in (means, variances)]
     [[[heard]]] = run(program, [[("speech_decoder", [*rows, later])]], tmp_path)
     _check([[heard]], [[wanted]])
