@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import tempfile
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +126,7 @@ _PICTURES, _BOXES, _CTC = "AutoModelForImageClassification", "AutoModelForObject
 _SPEECH = "AutoModelForSpeechSeq2Seq"
 _SEQ2SEQ, _ANSWERS, _CHOICES = "AutoModelForSeq2SeqLM", "AutoModelForQuestionAnswering", "AutoModelForMultipleChoice"
 _DEPTH, _AREAS, _WORD = "AutoModelForDepthEstimation", "AutoModelForSemanticSegmentation", "AutoModelForMaskedLM"
+_FINDER, _VOICE, _CAPTIONS = "AutoModelForZeroShotObjectDetection", "VitsModel", "BlipForConditionalGeneration"
 _VIDEOS, _QUERIES = "AutoModelForVideoClassification", "AutoModelForUniversalSegmentation"
 _RANKER = "sentence-transformers, a cross-encoder"
 _EMBEDDER, _TWO_LAYERS = "sentence-transformers", "sentence-transformers, with two `Dense`"
@@ -176,6 +178,24 @@ _DPT = {
     "neck_hidden_sizes": [8, 8, 16, 16],
     "fusion_hidden_size": 8,
     "is_hybrid": False,
+}
+_VITS = {
+    "vocab_size": _VOCABULARY,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "ffn_dim": 32,
+    "flow_size": 16,
+    "spectrogram_bins": 8,
+    "upsample_initial_channel": 16,
+    "upsample_rates": [4, 2],
+    "upsample_kernel_sizes": [8, 4],
+    "resblock_kernel_sizes": [3],
+    "resblock_dilation_sizes": [[1, 3]],
+    "duration_predictor_filter_channels": 16,
+    "duration_predictor_num_flows": 2,
+    "prior_encoder_num_flows": 2,
+    "prior_encoder_num_wavenet_layers": 2,
 }
 
 FAMILIES: dict[tuple[str, str], dict[str, Any]] = {
@@ -351,6 +371,9 @@ FAMILIES: dict[tuple[str, str], dict[str, Any]] = {
     ("altclip", "AutoModel"): {**_CLIP, "text_config": {**_TEXT, "project_dim": 16}},
     ("chinese_clip", "AutoModel"): {**_CLIP, "text_config": _TEXT},
     ("metaclip_2", "AutoModel"): _CLIP,
+    **{(name, _FINDER): {**_CLIP, "projection_dim": 32} for name in ("owlvit", "owlv2")},
+    ("blip", _CAPTIONS): {"text_config": {**_TEXT, "encoder_hidden_size": 32}, "vision_config": IMAGE},
+    ("vits", _VOICE): _VITS,
     ("sam", "AutoModelForMaskGeneration"): SAM,
     ("encodec", "AutoModel"): {**CODECS["encodec"], "sampling_rate": 160},
     ("mimi", "AutoModel"): {**CODECS["mimi"], "sampling_rate": 160},
@@ -401,7 +424,6 @@ FAMILIES: dict[tuple[str, str], dict[str, Any]] = {
         "num_experts": 4,
         "encoder_sparse_step": 1,
         "decoder_sparse_step": 1,
-        "moe_eval_capacity_token_fraction": -1.0,  # otherwise the number of tokens in a call changes their experts
     },
     **{(name, _SEQ2SEQ): _T5 for name in ("t5", "mt5", "umt5", "longt5")},
     ("pegasus_x", _SEQ2SEQ): {**_BART, "block_size": 8, "num_global_tokens": 4},
@@ -560,11 +582,25 @@ def _inputs(given: dict[str, Any]) -> list[torch.Tensor]:
 
 def _of_single_call(made: Any, auto: str, methods: dict[str, Any]) -> tuple[Calls, list[list[torch.Tensor]]]:
     """The calls of `forward`, and what transformers says."""
+    if "decoder_input_ids" in signature(made.forward).parameters and len(methods["forward"]["inputs"]) > 1:
+        return _of_pair(made, auto, methods)
     inputs = _inputs(methods["forward"]["inputs"][0])
     others = [torch.arange(each.shape[-1]).ge(3).long().expand(each.shape) for each in inputs]  # the types of tokens
     pairs = [{"token_type_ids": each} if len(methods["forward"]["inputs"]) > 1 else {} for each in others]
     calls: Calls = [("forward", [each, *pair.values()]) for each, pair in zip(inputs, pairs, strict=True)]
     return calls, [_expected(made, auto, each, pair) for each, pair in zip(inputs, pairs, strict=True)]
+
+
+def _of_pair(made: Any, auto: str, methods: dict[str, Any]) -> tuple[Calls, list[list[torch.Tensor]]]:
+    """A call of `forward` with a text for the encoder, maybe a mask of what fills it up, and one for the decoder."""
+    del auto
+    inputs, numbers = methods["forward"]["inputs"], torch.Generator().manual_seed(1)
+    sizes = [min(_LENGTHS[-1], each["shape"][1]) if each["dynamic"] else each["shape"][1] for each in inputs]
+    texts = [torch.randint(3, _VOCABULARY, (1, size), generator=numbers) for size in sizes]
+    given = [texts[0], *(torch.arange(size)[None].lt(size - 5).long() for size in sizes[1:-1]), texts[-1]]
+    names = ["input_ids", *(["attention_mask"] if len(given) > 2 else []), "decoder_input_ids"]
+    outputs = made(**dict(zip(names, given, strict=True)), use_cache=False, return_dict=True)
+    return [("forward", given)], [[each for each in outputs.to_tuple() if isinstance(each, torch.Tensor)]]
 
 
 def _expected(made: Any, auto: str, given: torch.Tensor, others: dict[str, torch.Tensor]) -> list[torch.Tensor]:
@@ -602,9 +638,11 @@ def _of_speech(made: Any, auto: str, methods: dict[str, Any]) -> tuple[Calls, li
     sound = (
         torch.randint(3, _VOCABULARY, shape, generator=numbers) if of_text else torch.randn(shape, generator=numbers)
     )
-    encoder, tokens = made.get_encoder(), torch.tensor([[0, 5, 9, 7]])
+    is_pair, tokens = made.config.is_encoder_decoder, torch.tensor([[0, 5, 9, 7]])
+    encoder = made.get_encoder() if is_pair else made.vision_model
     states = encoder(sound, return_dict=True).last_hidden_state
-    scores = made(sound, decoder_input_ids=tokens, use_cache=False, return_dict=True).logits
+    of_decoder = {"decoder_input_ids" if is_pair else "input_ids": tokens}
+    scores = made(sound, **of_decoder, use_cache=False, return_dict=True).logits
     places = range(tokens.shape[1])
     calls: Calls = [("encoder", [sound])]
     calls += [("text_decoder", [tokens[:, place : place + 1], states, torch.tensor([place])]) for place in places]
@@ -617,9 +655,41 @@ def _of_towers(made: Any, auto: str, methods: dict[str, Any]) -> tuple[Calls, li
     image = torch.randn(methods["image_encoder"]["inputs"][0]["shape"], generator=torch.Generator().manual_seed(1))
     texts = torch.randint(3, _VOCABULARY, (3, 9), generator=torch.Generator().manual_seed(2))
     wanted = made(input_ids=texts, pixel_values=image, return_dict=True)
+    if hasattr(wanted, "pred_boxes"):
+        return _of_boxes(image, texts, wanted)
     calls: Calls = [("image_encoder", [image]), *(("text_encoder", [text[None]]) for text in texts)]
     calls.append(("scores", [wanted.image_embeds, wanted.text_embeds]))
     return calls, [[wanted.image_embeds], *([each[None]] for each in wanted.text_embeds), [wanted.logits_per_image]]
+
+
+def _of_boxes(image: torch.Tensor, texts: torch.Tensor, wanted: Any) -> tuple[Calls, list[list[torch.Tensor]]]:
+    """An image and three texts, each in a call, and the scores of boxes."""
+    features, vectors = wanted.image_embeds.flatten(1, 2), wanted.text_embeds[0]
+    objects = getattr(wanted, "objectness_logits", None)
+    of_image = [features, wanted.pred_boxes, *([] if objects is None else [objects])]
+    calls: Calls = [("image_encoder", [image]), *(("text_encoder", [text[None]]) for text in texts)]
+    return [*calls, ("scores", [features, vectors])], [of_image, *([each[None]] for each in vectors), [wanted.logits]]
+
+
+def _of_voice(made: Any, auto: str, methods: dict[str, Any]) -> tuple[Calls, list[list[torch.Tensor]]]:
+    """A text, and the sound of transformers with the same random numbers."""
+    del auto, methods
+    text = torch.randint(3, _VOCABULARY, (1, _LENGTHS[-1]), generator=torch.Generator().manual_seed(1))
+    torch.manual_seed(1)
+    noise = torch.randn(1, 2, text.shape[1])
+    mask = torch.ones(1, text.shape[1], 1)
+    found = made.text_encoder(input_ids=text, padding_mask=mask)
+    states, ones = found.last_hidden_state.transpose(1, 2), mask.transpose(1, 2)
+    torch.manual_seed(1)
+    options = {"reverse": True, "noise_scale": made.noise_scale_duration}
+    durations = made.duration_predictor(states, ones, None, **options).exp().div(made.speaking_rate).ceil().long()[:, 0]
+    rows = [each.repeat_interleave(durations[0], 1) for each in (found.prior_means, found.prior_log_variances)]
+    drawn = torch.randn_like(torch.empty(rows[0].shape).transpose(1, 2))  # transposed, as in transformers
+    later = drawn.transpose(1, 2).contiguous()
+    torch.manual_seed(1)
+    heard = made(text, return_dict=True).waveform
+    calls: Calls = [("text_encoder", [text, noise]), ("speech_decoder", [*rows, later])]
+    return calls, [[found.prior_means, found.prior_log_variances, durations], [heard]]
 
 
 def _of_codec(made: Any, auto: str, methods: dict[str, Any]) -> tuple[Calls, list[list[torch.Tensor]]]:
@@ -648,6 +718,7 @@ _BY_METHODS = (
     ({"encoder", "decoder"}, _of_codec),
     ({"scores"}, _of_towers),
     ({"mask_decoder"}, _of_masks),
+    ({"speech_decoder"}, _of_voice),
 )
 """What compares a program, by the methods that it has."""
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import io
+import math
 import re
 import signal
 import subprocess
@@ -130,6 +131,18 @@ def _(run: Run) -> bool:
 def _(run: Run) -> bool:
     del run
     return fails("Could not guard on data-dependent", lambda: lower(Net(lambda self, x: x[x[0].argmax()] * 2), X))
+
+
+@probe("floats-of-sizes")
+def _(run: Run) -> bool:
+    del run
+    half = Net(lambda self, x: x * math.ceil(0.5 * x.shape[0]))
+    exported = export(half, (torch.ones(6, 2),), dynamic_shapes=({0: Dim("rows", max=9)},))
+    try:
+        to_edge_transform_and_lower(exported)
+    except AssertionError:  # without a message
+        return True
+    return False
 
 
 @probe("nonzero")

@@ -75,6 +75,14 @@ LIMITS = (
         NOT_REPORTED,
     ),
     UpstreamLimit(
+        "floats-of-sizes",
+        "ExecuTorch refuses `sym_float` of a size, such as that of `math.ceil(0.5 * x.shape[0])`.",
+        WORKAROUND,
+        "etplugins/upstream/core_operators.py",
+        "executorch: exir/verification/verifier.py",
+        NOT_REPORTED,
+    ),
+    UpstreamLimit(
         "nonzero",
         "The kernel of `nonzero` writes rows where the program says columns: the indices of a tensor of several "
         "dimensions are wrong, and other kernels refuse them.",

@@ -137,6 +137,34 @@ def create():
 """
 
 
+ROUNDED = """
+import math
+import torch
+
+class Rounded(torch.nn.Module):
+    def forward(self, x):
+        count = x.shape[0]
+        return x * math.ceil(1.25 * count), x + math.ceil(1.0 * count), x - math.floor(count * 0.5)
+
+def create():
+    return Rounded()
+"""
+
+
+def test_a_size_times_a_float_is_rounded_as_by_python(tmp_path: Path) -> None:
+    rows = "{example_inputs: [{shape: [7, 2]}], dynamic_shapes: [[{dim: rows, min: 2, max: 21}, null]]}"
+    (tmp_path / "model.py").write_text(ROUNDED)
+    manifest = 'schema: executorch-model/v1\nname: net\nmodel: {factory: "model:create"}\n'
+    (tmp_path / "model.yaml").write_text(f"{manifest}methods: {{forward: {rows}}}\ndefaults: {{partitioners: []}}\n")
+    commands.build(tmp_path / "model.yaml", tmp_path / "out")
+    names: dict[str, Any] = {}
+    exec(ROUNDED, names)
+    inputs = [torch.rand(count, 2) for count in (2, 7, 10, 20, 21)]
+    found = run(tmp_path / "out/net.pte", [[("forward", [each])] for each in inputs], tmp_path)
+    for given, [results] in zip(inputs, found, strict=True):
+        torch.testing.assert_close(results, list(names["create"]()(given)))
+
+
 def test_bucketize_counts_as_pytorch_does(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text(MODEL)
     method = {"example_inputs": [{"shape": [2, 5]}], "dynamic_shapes": [[None, {"dim": "n", "min": 2, "max": 9}]]}

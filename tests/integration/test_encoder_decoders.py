@@ -233,6 +233,13 @@ T5_GEMMA = {  # the limits are those of its parts
     "encoder": {**GEMMA_PART, "max_position_embeddings": 16},
     "decoder": {**GEMMA_PART, "max_position_embeddings": 12},
 }
+LED = {
+    **{key: value for key, value in SMALL_BART.items() if key != "max_position_embeddings"},
+    "model_type": "led",
+    "attention_window": 8,
+    "max_encoder_position_embeddings": 32,
+    "max_decoder_position_embeddings": 32,
+}
 PROPHETNET = {"model_type": "prophetnet", "hidden_size": 16, "num_encoder_attention_heads": 2, "vocab_size": 32}
 
 
@@ -310,6 +317,11 @@ PROPHETNET = {"model_type": "prophetnet", "hidden_size": 16, "num_encoder_attent
             {"task": "seq2seq", "config": PROPHETNET, "max_source_length": 8, "cache": {"max_length": 8}},
             {},
             "`ProphetNetForConditionalGeneration` makes no mask for a token, and has a branch of its own for the first",
+        ),
+        (
+            {"task": "seq2seq", "config": LED, "max_source_length": 16, "cache": {"max_length": 8}},
+            {},
+            "`\n    the value of a tensor decides there, and an export does not know it",  # after the line
         ),
     ],
 )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import wave
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from etbuild.cli import main
 from tests.helpers import commands, single_calls
@@ -70,6 +72,81 @@ def test_texts_are_compared_with_an_image(family: str, tmp_path: Path) -> None:
     compared = ("scores", [expected.image_embeds, expected.text_embeds])
     [found] = run(program, [[*calls, compared]], tmp_path)
     _check(found, [*vectors, [expected.logits_per_image]])
+
+
+_FINDERS = ("owlvit", "owlv2")
+
+
+@pytest.mark.parametrize("family", _FINDERS)
+def test_from_a_folder_to_the_boxes_of_texts(family: str, tmp_path: Path) -> None:
+    made = single_calls.model(
+        "AutoModelForZeroShotObjectDetection", _config(family, {**_TOWERS["clip"], "projection_dim": 32})
+    )
+    made.save_pretrained(tmp_path / "net")
+    assert main.main(["init", "--huggingface", str(tmp_path / "net"), "-o", str(tmp_path), "--name", "net"]) == 0
+    assert "task: zero-shot-object-detection" in (tmp_path / "net.yaml").read_text()
+    commands.build(tmp_path / "net.yaml", tmp_path / "out")
+    image, texts = _numbers(1, 3, 32, 32), [tokens(9, VOCABULARY, seed=seed) for seed in (1, 2, 3)]
+    with torch.no_grad():
+        wanted = made(input_ids=torch.cat(texts), pixel_values=image, return_dict=True)
+    features = wanted.image_embeds.flatten(1, 2)
+    objects = [wanted.objectness_logits] if family == "owlv2" else []
+    calls = [("image_encoder", [image]), *(("text_encoder", [text]) for text in texts)]
+    compared = ("scores", [features, wanted.text_embeds[0]])
+    [found] = run(tmp_path / "out/net.pte", [[*calls, compared]], tmp_path)
+    vectors = [[each[None]] for each in wanted.text_embeds[0]]
+    _check(found, [[features, wanted.pred_boxes, *objects], *vectors, [wanted.logits]])
+
+
+_VITS: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "ffn_dim": 32,
+    "flow_size": 16,
+    "spectrogram_bins": 8,
+    "upsample_initial_channel": 16,
+    "upsample_rates": [4, 2],
+    "upsample_kernel_sizes": [8, 4],
+    "resblock_kernel_sizes": [3],
+    "resblock_dilation_sizes": [[1, 3]],
+    "duration_predictor_filter_channels": 16,
+    "duration_predictor_num_flows": 2,
+    "prior_encoder_num_flows": 2,
+    "prior_encoder_num_wavenet_layers": 2,
+}
+
+
+@pytest.mark.parametrize("drawn", [True, False])
+def test_a_text_is_spoken_as_by_transformers(drawn: bool, tmp_path: Path) -> None:
+    """With the same random numbers. The application repeats what it got for each token."""
+    config = {**_VITS, "use_stochastic_duration_prediction": drawn}
+    made = transformers.VitsModel(transformers.VitsConfig(**config)).eval()
+    made.save_pretrained(tmp_path / "net")
+    assert main.main(["init", "--huggingface", str(tmp_path / "net"), "-o", str(tmp_path), "--name", "net"]) == 0
+    assert "task: text-to-speech" in (tmp_path / "net.yaml").read_text()
+    commands.build(tmp_path / "net.yaml", tmp_path / "out")
+    program, text = tmp_path / "out/net.pte", tokens(21, VOCABULARY, seed=3)
+    torch.manual_seed(7)
+    with torch.no_grad():
+        wanted = made(text).waveform
+    torch.manual_seed(7)
+    noise = torch.randn(1, 2, 21) if drawn else torch.zeros(1, 2, 21)
+    [[[means, variances, durations]]] = run(program, [[("text_encoder", [text, noise])]], tmp_path)
+    frames = int(durations.sum())
+    drawn_later = torch.randn_like(torch.empty(1, frames, 16).transpose(1, 2))  # transposed, as in transformers
+    later = drawn_later.transpose(1, 2).contiguous()
+    rows = [each.repeat_interleave(durations[0], dim=1) for each in (means, variances)]
+    [[[heard]]] = run(program, [[("speech_decoder", [*rows, later])]], tmp_path)
+    _check([[heard]], [[wanted]])
+    save_file({"means": rows[0], "variances": rows[1], "noise": later}, tmp_path / "rows.safetensors")
+    inputs = [f"{tmp_path}/rows.safetensors:{name}" for name in ("means", "variances", "noise")]
+    assert main.main(["run", str(program), "speech_decoder", *inputs, "-o", str(tmp_path / "said.wav")]) == 0
+    with wave.open(str(tmp_path / "said.wav")) as file:
+        assert (file.getframerate(), file.getnframes(), file.getnchannels()) == (16000, heard.shape[1], 1)
+        said = torch.frombuffer(bytearray(file.readframes(heard.shape[1])), dtype=torch.int16) / 32767
+    torch.testing.assert_close(said, heard[0], rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("family", CODECS)
@@ -289,9 +366,43 @@ def test_an_image_becomes_a_text(family: str, tmp_path: Path) -> None:
     _check(found, [[states], *([scores[:, place]] for place in range(4))])
 
 
+def test_a_pair_that_transformers_does_not_call_one_describes_an_image(tmp_path: Path) -> None:
+    """BLIP has no `decoder_input_ids`: its decoder is a model of its own, which reads the features of an image."""
+    text = {**_TEXT, "max_position_embeddings": 32, "encoder_hidden_size": 32, "sep_token_id": 2}
+    config = transformers.BlipConfig(text_config=text, vision_config=IMAGE)
+    made = transformers.BlipForConditionalGeneration(config).eval()
+    numbers = torch.Generator().manual_seed(5)
+    for parameter in (each for each in made.parameters() if each.dim() > 1):
+        parameter.data = torch.randn(parameter.shape, generator=numbers) / 3
+    made.save_pretrained(tmp_path / "net")
+    assert main.main(["init", "--huggingface", str(tmp_path / "net"), "-o", str(tmp_path), "--name", "net"]) == 0
+    assert "task: image-to-text" in (tmp_path / "net.yaml").read_text()
+    commands.build(tmp_path / "net.yaml", tmp_path / "out")
+    image, said = _numbers(1, 3, 32, 32), torch.tensor([[2, 5, 9, 7]])
+    with torch.no_grad():
+        states = made.vision_model(image).last_hidden_state
+        scores = made(pixel_values=image, input_ids=said).logits
+    calls = [("text_decoder", [said[:, place : place + 1], states, torch.tensor([place])]) for place in range(4)]
+    [found] = run(tmp_path / "out/net.pte", [[("encoder", [image]), *calls]], tmp_path)
+    _check(found, [[states], *([scores[:, place]] for place in range(4))])
+
+
 @pytest.mark.parametrize(
     ("huggingface", "message"),
     [
+        (
+            {
+                "class": "BertModel",
+                "task": "zero-shot-object-detection",
+                "config": _TEXT,
+                "max_source_length": 8,
+            },
+            "`BertModel` has no `image_embedder`, which `task: zero-shot-object-detection` needs",
+        ),
+        (
+            {"class": "BertModel", "task": "text-to-speech", "config": _TEXT, "max_source_length": 8},
+            "`BertModel` has no `text_encoder`, which `task: text-to-speech` needs",
+        ),
         (
             {"task": "audio-codec", "config": _config("bert", _TEXT), "max_source_length": 160},
             "`BertModel` is no codec: it has no `encode` and `decode` with `audio_codes`",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from etbuild.export import export_errors, export_methods, size_conditions
 from etbuild.export.size_conditions import SizeConditions
+from etplugins.transformers import refused_lines
 
 GUARD = """\
 Constraints violated (seq)! For more information, run with TORCH_LOGS="+dynamic".
@@ -102,3 +104,75 @@ def test_a_quantized_method_gets_the_words_of_the_first_export() -> None:
     assert "TORCH_LOGS" not in said
     assert "    write {dim: seq, min: 3, max: 32}\n" in said
     assert "make the range of a dimension smaller" in _error_of_a_quantized_method(size_conditions.TooManySizes())
+
+
+LIBRARY = """\
+import math
+
+class Config:
+    experts = 4
+
+    def to_dict(self):
+        return {"fraction": 1.5, "capacity": 64, "experts": 4, "sizes": [2]}
+
+class Layer:
+    def __init__(self):
+        self.config, self.fraction, self.capacity, self.sizes = Config(), 1.5, 64, [2]
+
+    def of_statement(self, tokens):
+        return tokens / (self.config.experts - self.config.experts)
+
+    def of_assignment(self, tokens):
+        if self.fraction > 0:
+            limit = math.ceil(self.fraction * tokens)
+        return [tokens, limit / 0]
+
+    def of_condition(self, tokens):
+        if tokens / 0 > self.capacity:
+            return tokens
+
+    def of_no_key(self, tokens):
+        return tokens / 0 + len(self.sizes)
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "line", "keys"),
+    [
+        ("of_statement", "return tokens / (self.config.experts - self.config.experts)", "`experts: 4`"),
+        ("of_assignment", "return [tokens, limit / 0]", "`fraction: 1.5`"),
+        ("of_condition", "tokens / 0 > self.capacity", "`capacity: 64`"),
+        ("of_no_key", "return tokens / 0 + len(self.sizes)", None),
+    ],
+)
+def test_a_line_of_the_library_is_shown_with_the_keys_that_it_follows_from(
+    function: str, line: str, keys: str | None, tmp_path: Path
+) -> None:
+    def raised(package: str) -> BaseException:
+        names: dict[str, Any] = {"__name__": f"{package}.models.made"}
+        exec(compile(LIBRARY, str(file), "exec"), names)
+        with pytest.raises(ZeroDivisionError) as caught:
+            getattr(names["Layer"](), function)(3)
+        return caught.value
+
+    file = tmp_path / "modeling_made.py"
+    file.write_text(LIBRARY)
+    said, why, of_keys = refused_lines.about(raised("transformers"))
+    assert said == f"the line is `{line}`"
+    assert why is None
+    assert of_keys is None if keys is None else str(of_keys).startswith(f"it follows from {keys} of the configuration")
+    assert not refused_lines.about(raised("other"))
+
+
+def test_a_line_that_needs_the_value_of_a_tensor_says_so(tmp_path: Path) -> None:
+    class GuardOnDataDependentSymNode(Exception):
+        pass
+
+    file = tmp_path / "modeling_made.py"
+    file.write_text("def forward(error):\n    raise error\n")
+    names: dict[str, Any] = {"__name__": "transformers.models.made"}
+    exec(compile(file.read_text(), str(file), "exec"), names)
+    with pytest.raises(GuardOnDataDependentSymNode) as caught:
+        names["forward"](GuardOnDataDependentSymNode("Could not guard"))
+    said = "the value of a tensor decides there, and an export does not know it"
+    assert refused_lines.about(caught.value) == ("the line is `raise error`", said, None)

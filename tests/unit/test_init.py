@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 from etbuild.cli import main
-from etbuild.errors import InputError
+from etbuild.errors import InputError, Problem
 from etbuild.manifest import validate
 from etbuild.plan.plan import from_manifest
 from etkit.authoring.first_manifest import hub, trial
+from etkit.authoring.first_manifest.first import First
 from tests.helpers.snippets import ROOT
 
 SEVERAL = ("encoder_layers", "decoder_layers", "num_hidden_layers")
@@ -932,3 +933,27 @@ def test_a_folder_needs_no_torch_and_nothing_in_it_runs(tmp_path: Path) -> None:
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     assert "The folder has code of its own. It does not run" in done.stderr
     assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("hint", "longest"),
+    [
+        ("write {dim: source, max: 127}", "127"),
+        ("write {dim: seq, min: 2, max: 300}; it is read in model.py:3", "300"),
+        ("write {dim: source, min: 129, max: 255}", None),  # short texts would be refused
+        ("write {dim: source, max: 512}", None),  # it is not shorter
+        ("write {dim: source, multiple_of: 128, max: 256}", None),
+        ("write `null` for `source`, which is always 16", None),
+    ],
+)
+def test_init_tries_the_longest_text_that_an_error_proposes(hint: str, longest: str | None) -> None:
+    model = ["huggingface:", "  task: seq2seq", "  max_source_length: 512   # tokens of the encoder: a guess"]
+    first = First("net", model, [], "")
+    problem = Problem("torch.export narrows `source`", ("methods", "encoder", "dynamic_shapes"), hint)
+    found = trial._adapted(first, problem)
+    if longest is None:
+        assert found is None
+    else:
+        assert found is not None
+        assert found.model[2] == f"  max_source_length: {longest}   # tokens of the encoder: a guess"
+        assert found.remarks == [f"A text has at most {longest} tokens; a longer one fails: {problem.message}."]

@@ -73,7 +73,7 @@ def export_error(error: BaseException, name: str, plan: ExportPlan, conditions: 
     path: DocumentPath = ("methods", name, part)
     huggingface = plan.model.huggingface
     if huggingface and part == "entry":  # users cannot change the code of the model
-        hint, path = huggingface.export_hint, ("model", "huggingface")
+        hint, path = huggingface.export_hint(error), ("model", "huggingface")
     elif huggingface:
         hint = hints(hint, huggingface.shapes_hint)
     hint_text = hints(f"the line is `{quoted}`" if quoted else None, hint, package_line(error))

@@ -260,8 +260,7 @@ class HuggingFace(Protocol):
     def data_names(self) -> Mapping[str, DocumentPath]:
         """The declared files that hold its settings, each with its place in the manifest."""
 
-    @property
-    def export_hint(self) -> str:
+    def export_hint(self, error: BaseException) -> str | None:
         """What to do if torch.export refuses the code of the model."""
 
     @property

@@ -82,8 +82,7 @@ def find(model: Any, config: Any, length: int, takes_tokens: bool) -> DecoderInp
 
         return _tried(model, config, length, inputs.number, call).reads_position
 
-    parameters = inspect.signature(type(model).forward).parameters
-    names = tuple(name for name in (_POSITIONS,) if name in parameters)
+    parameters, names = inspect.signature(type(model).forward).parameters, positions(model)
     without_mask = DecoderInputs(names)
     if not takes_tokens or _MASK not in parameters or not reads_position(without_mask):
         return without_mask
@@ -91,6 +90,11 @@ def find(model: Any, config: Any, length: int, takes_tokens: bool) -> DecoderInp
     if not reads_position(with_mask):
         return with_mask
     return with_number if reads_position(with_number) is False else without_mask
+
+
+def positions(model: Any) -> tuple[str, ...]:
+    """The name of the input of a decoder that has the positions of its tokens; empty without one."""
+    return tuple(name for name in (_POSITIONS,) if name in inspect.signature(type(model).forward).parameters)
 
 
 def of_pair(model: Any, config: Any, length: int, call: Call) -> DecoderInputs:

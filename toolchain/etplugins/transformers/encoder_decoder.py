@@ -9,6 +9,7 @@ scores: float [1, vocabulary] of the last token, or [1, seq, vocabulary] of all 
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -34,7 +35,7 @@ _IMAGE = "pixel_values"
 _WAVEFORM, _SECOND = "input_values", 16000
 """The name of an encoder's input that is a waveform, and the number of samples of one second."""
 
-_MASK = "attention_mask"
+_MASK, _STATES = "attention_mask", "encoder_hidden_states"
 _FEW = 16  # tokens of a call with fake tensors
 
 _WINDOWS = "sliding_windows"
@@ -63,22 +64,23 @@ def add(model: Any, settings: HuggingFace, cache: DecoderCache) -> Entries:
     encoder, config = _encoder(model, settings), decoder_config(model.config)
     static_cache.add(model, config, cache.max_length)
     last = settings.logits == "last"
-    original = type(model).forward
+    original, writer, cache_length = type(model).forward, _writer(model), cache.max_length
+    names = decoder_inputs.positions(getattr(model, writer)) if writer is not None else ()
 
     def encode(self: Any, inputs: torch.Tensor) -> torch.Tensor:
         output: torch.Tensor = _encoded_with(self, inputs, encoder.takes_mask).last_hidden_state
         return output
 
     def scores(self: Any, tokens: torch.Tensor, states: torch.Tensor, cache: Any) -> torch.Tensor:
+        both = EncoderDecoderCache(cache, Cache(layers=[_UncachedLayer() for _ in cache.layers]))
+        common = {"past_key_values": both, "use_cache": True, "return_dict": True}
         with _only_output(self):
-            result = original(
-                self,
-                encoder_outputs=encoder.output_class(last_hidden_state=states),
-                decoder_input_ids=tokens,
-                past_key_values=EncoderDecoderCache(cache, Cache(layers=[_UncachedLayer() for _ in cache.layers])),
-                use_cache=True,
-                return_dict=True,
-            )
+            if writer is None:
+                of_encoder = encoder.output_class(last_hidden_state=states)
+                result = original(self, encoder_outputs=of_encoder, decoder_input_ids=tokens, **common)
+            else:
+                places = decoder_inputs.make(names, tokens.shape[1], cache.get_seq_length(), cache_length)
+                result = getattr(self, writer)(input_ids=tokens, **{_STATES: states}, **places, **common)
         found: torch.Tensor = result.logits
         return found
 
@@ -116,7 +118,7 @@ def _encoder(model: Any, settings: HuggingFace) -> _Encoder:
     its mask."""
     from torch._subclasses import FakeTensorMode
 
-    always = getattr(getattr(model.get_encoder(), "config", None), _WINDOWS, None) is not None
+    always = getattr(getattr(encoder_of(model), "config", None), _WINDOWS, None) is not None
     inputs = _example_of_encoder(model, settings)
     for takes_mask in () if inputs is None else (True,) if always else (False, True):
         exporting = replaced(torch.compiler, "is_compiling", lambda: True)
@@ -139,15 +141,36 @@ def _example_of_encoder(model: Any, settings: HuggingFace) -> torch.Tensor | Non
     return torch.zeros((1, _SECOND), dtype=model.dtype) if name == _WAVEFORM else _features(model)
 
 
+def _writer(model: Any) -> str | None:
+    """The name of the child that writes, in a pair of models that transformers does not call an encoder and a decoder,
+    such as BLIP. None for others."""
+    children = () if model.config.is_encoder_decoder else model.named_children()
+    return next(
+        (name for name, child in children if getattr(child, "can_generate", bool)() and _reads_states(child)), None
+    )
+
+
+def _reads_states(model: Any) -> bool:
+    return _STATES in inspect.signature(type(model).forward).parameters
+
+
+def encoder_of(model: Any) -> Any:
+    """The encoder of a model with an encoder and a decoder. In a pair, it takes the main input of both."""
+    if _writer(model) is None:
+        return model.get_encoder()
+    names = ((child, getattr(child, "main_input_name", None)) for child in model.children())
+    return next(child for child, name in names if name == model.main_input_name and not _reads_states(child))
+
+
 def _input_name(model: Any) -> str:
     """The name of the encoder's input. FSMT's encoder does not say it."""
-    return str(getattr(model.get_encoder(), "main_input_name", model.main_input_name))
+    return str(getattr(encoder_of(model), "main_input_name", model.main_input_name))
 
 
 def _encoded_with(model: Any, inputs: torch.Tensor, takes_mask: bool) -> Any:
     """The output of the encoder."""
     mask = {_MASK: torch.ones_like(inputs, dtype=torch.int64)} if takes_mask else {}
-    return model.get_encoder()(**{_input_name(model): inputs}, **mask, return_dict=True)
+    return encoder_of(model)(**{_input_name(model): inputs}, **mask, return_dict=True)
 
 
 def _decoder_inputs(model: Any, config: Any, length: int, encoder: _Encoder, scores: Any) -> DecoderInputs:
@@ -206,7 +229,8 @@ class _UncachedLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers has
 
 def _check(model: Any, settings: HuggingFace, cache: DecoderCache) -> None:
     name, config = type(model).__name__, model.config
-    if not (model.can_generate() and config.is_encoder_decoder and hasattr(model, "get_encoder")):
+    is_pair = config.is_encoder_decoder and hasattr(model, "get_encoder")
+    if not (model.can_generate() and (is_pair or _writer(model) is not None)):
         hint = "write `task: text-generation`, or choose a class such as T5ForConditionalGeneration"
         raise InputError.at((*_PATH, "task"), f"`{name}` is not an encoder and a decoder of text", hint)
     input_name = _input_name(model)
@@ -215,7 +239,7 @@ def _check(model: Any, settings: HuggingFace, cache: DecoderCache) -> None:
         raise InputError.at(
             (*_PATH, "task"), f"the encoder of `{name}` takes `{input_name}`", f"write `task: {fitting_task}`"
         )
-    encoder = getattr(model.get_encoder(), "config", config)
+    encoder = getattr(encoder_of(model), "config", config)
     _check_length("cache.max_length", cache.max_length, (decoder_config(config), config), _TARGET_LENGTHS)
     if input_name == "input_ids":
         _check_length("max_source_length", settings.max_source_length, (encoder, config), _SOURCE_LENGTHS)
@@ -263,7 +287,7 @@ def _features(model: Any) -> torch.Tensor | None:
     not say the shape."""
     config = model.config
     if _input_name(model) == _IMAGE:
-        shape = single_call.image(model.get_encoder().config)
+        shape = single_call.image(encoder_of(model).config)
         return None if shape is None else torch.zeros(shape, dtype=model.dtype)
     positions, bins = getattr(config, "max_source_positions", None), getattr(config, "num_mel_bins", None)
     if positions is not None and bins is not None:  # Whisper

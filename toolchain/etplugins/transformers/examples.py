@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from etbuild.errors import DocumentPath
-from etbuild.inputs.user_code import wrap_user_error
+from etbuild.errors import BuildError, DocumentPath
+from etbuild.exception_text import hints
+from etbuild.foreign_errors import from_exception, wrap_errors
+from etbuild.inputs.user_code import failed, package_line
 from etbuild.plan.parts import ModelExample
+from etbuild.surroundings.process_state import undone
+from etplugins.transformers import refused_lines
 
 _OF_ENCODERS, _OF_IMAGES_AND_TEXT = ("encoder_outputs", "features"), ("embeddings", "pixel_values")
 
@@ -25,12 +29,15 @@ def example(model: Any, example_plan: ModelExample, path: DocumentPath) -> Any:
     """
     from etplugins.transformers import encoder_decoder, image_text, single_call  # these import transformers
 
-    if hasattr(model, "example_of_part"):
-        with wrap_user_error(path, f"finding the shapes of the parts of `{type(model).__name__}`"):
-            found = model.example_of_part(example_plan)
+    def convert(error: BaseException) -> BuildError:
+        action = failed(f"finding the shapes of the parts of `{type(model).__name__}`", error)
+        return from_exception(error, BuildError, path, action, hints(*refused_lines.about(error), package_line(error)))
+
+    with wrap_errors(convert), undone():
+        found = model.example_of_part(example_plan) if hasattr(model, "example_of_part") else None
         if found is not None:
             return found
-    if example_plan.of_model in _OF_ENCODERS:
-        return encoder_decoder.example(model, example_plan, path)
-    of_text = example_plan.of_model in _OF_IMAGES_AND_TEXT
-    return image_text.example(model, example_plan, path) if of_text else single_call.example(model, example_plan, path)
+        if example_plan.of_model in _OF_ENCODERS:
+            return encoder_decoder.example(model, example_plan, path)
+        known = image_text if example_plan.of_model in _OF_IMAGES_AND_TEXT else single_call
+        return known.example(model, example_plan, path)

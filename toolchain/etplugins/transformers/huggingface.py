@@ -53,6 +53,7 @@ def create(source: ModuleSource, context: StepContext, loaded: bool = False) -> 
     transformers = _import()
     from etplugins.transformers import (  # imported here, because these import transformers
         audio_codec,
+        boxes_of_texts,
         decoder_cache,
         dense,
         encoder_decoder,
@@ -61,6 +62,7 @@ def create(source: ModuleSource, context: StepContext, loaded: bool = False) -> 
         image_text,
         prompted_masks,
         single_call,
+        speech_of_text,
     )
 
     cls = _class(transformers, settings.model_class)
@@ -77,7 +79,9 @@ def create(source: ModuleSource, context: StepContext, loaded: bool = False) -> 
         if task is not None and task.outputs:
             set_methods(model, **single_call.add(model, settings))
         elif task is not None and task.parts:
-            of_parts = {"towers": image_and_text, "codec": audio_codec, "masks": prompted_masks}
+            towers = {"towers": image_and_text, "boxes": boxes_of_texts}
+            sounds = {"codec": audio_codec, "speech": speech_of_text}
+            of_parts = {**towers, **sounds, "masks": prompted_masks}
             set_methods(model, **of_parts[task.parts].add(model, settings))
         elif settings.cache is None:
             _return_tensors(model)

@@ -43,16 +43,13 @@ def add(model: Any, settings: HuggingFace) -> Entries:
         message = f"`{name}` has no `{missing[0]}`, which `task: {settings.task}` needs"
         hint = "choose a class with a tower for images and one for texts, such as CLIPModel; or write a factory"
         raise InputError.at((*PATH, "task"), message, hint)
-    limit = getattr(getattr(model.config, "text_config", None), "max_position_embeddings", None)
-    if limit is not None and settings.max_source_length is not None and settings.max_source_length > limit:
-        message = f"max_source_length {settings.max_source_length} is more than the {limit} tokens that `{name}` takes"
-        raise InputError.at((*PATH, "max_source_length"), message, f"write {limit} or less")
+    check_length(model, settings)
 
     def encode_image(self: Any, pixel_values: torch.Tensor) -> torch.Tensor:
-        return _vector(self.get_image_features(pixel_values=pixel_values))
+        return vector(self.get_image_features(pixel_values=pixel_values))
 
     def encode_text(self: Any, input_ids: torch.Tensor) -> torch.Tensor:
-        return _vector(self.get_text_features(input_ids=input_ids))
+        return vector(self.get_text_features(input_ids=input_ids))
 
     def score(self: Any, image: torch.Tensor, texts: torch.Tensor) -> torch.Tensor:
         scores: torch.Tensor = torch.matmul(texts, image.t()) * getattr(self, _SCALE).exp()
@@ -62,17 +59,26 @@ def add(model: Any, settings: HuggingFace) -> Entries:
         "encode_image": encode_image,
         "encode_text": encode_text,
         "score": score,
-        "example_of_part": _example_of_part,
+        "example_of_part": example_of_part,
     }
 
 
-def _vector(features: Any) -> torch.Tensor:
+def check_length(model: Any, settings: HuggingFace) -> None:
+    """Raises InputError if the texts of a manifest are longer than those that the tower for texts takes."""
+    name = type(model).__name__
+    limit = getattr(getattr(model.config, "text_config", None), "max_position_embeddings", None)
+    if limit is not None and settings.max_source_length is not None and settings.max_source_length > limit:
+        message = f"max_source_length {settings.max_source_length} is more than the {limit} tokens that `{name}` takes"
+        raise InputError.at((*PATH, "max_source_length"), message, f"write {limit} or less")
+
+
+def vector(features: Any) -> torch.Tensor:
     """The vector of an image or a text, divided by its length. Classes return it, or an output that has it."""
     vector: torch.Tensor = features if isinstance(features, torch.Tensor) else features.pooler_output
     return vector / vector.norm(p=2, dim=-1, keepdim=True)
 
 
-def _example_of_part(model: Any, example_plan: ModelExample) -> torch.Tensor | None:
+def example_of_part(model: Any, example_plan: ModelExample) -> torch.Tensor | None:
     """Vectors of texts, as many as the length says."""
     if example_plan.of_model != "embeddings":
         return None

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from etbuild.errors import DocumentPath
+from etbuild.exception_text import hints
 from etbuild.plan import kinds
 from etbuild.plan.kinds import Options
 from etbuild.plan.part import Part, Says
 from etbuild.plan.parts import ModuleSource
+from etplugins.transformers import refused_lines
 
 CUSTOM_SDPA = "custom_sdpa"
 CUSTOM_KINDS = ("custom", "ring", "quantized")
@@ -106,9 +108,10 @@ class HuggingFace(Part, needs=()):
             such as T5, with the methods `encoder` and `text_decoder`. `speech-to-text`: the same with an encoder of
             speech, such as Whisper. `image-text-to-text`: images and text, such as LLaVA, with the methods
             `vision_encoder`, `token_embedding` and `text_decoder`. `image-to-text`: as `speech-to-text`, with an image,
-            such as ViT with GPT-2. Several methods and no cache: `zero-shot-image-classification` (`image_encoder`,
-            `text_encoder`, `scores`), `mask-generation` (`image_encoder`, `mask_decoder`) and `audio-codec` (`encoder`,
-            `decoder`). The others have one method `forward`, and no cache.
+            such as BLIP. Several methods and no cache: `zero-shot-image-classification` and
+            `zero-shot-object-detection` (`image_encoder`, `text_encoder`, `scores`), `mask-generation`
+            (`image_encoder`, `mask_decoder`), `audio-codec` (`encoder`, `decoder`) and `text-to-speech`
+            (`text_encoder`, `speech_decoder`). The others have one method `forward`, and no cache.
             `feature-extraction`: takes tokens and returns their features, or those of the text that `pooling` says.
             `text-classification`, `token-classification`, `image-classification` and `audio-classification`: take
             tokens, an image or a sound, and return the scores of labels before the softmax; the constant method
@@ -192,10 +195,12 @@ class HuggingFace(Part, needs=()):
                 "question-answering",
                 "multiple-choice",
                 "zero-shot-image-classification",
+                "zero-shot-object-detection",
                 "keypoint-detection",
                 "mask-generation",
                 "time-series-prediction",
                 "audio-codec",
+                "text-to-speech",
                 "video-classification",
                 "universal-segmentation",
             ],
@@ -221,11 +226,11 @@ class HuggingFace(Part, needs=()):
         files = {"config": config, "generation_config": self.generation_config}
         return {name: ("model", "huggingface", key) for key, name in files.items() if isinstance(name, str)}
 
-    @property
-    def export_hint(self) -> str:
+    def export_hint(self, error: BaseException) -> str | None:
         """What to do if torch.export refuses the code of the model, which users cannot change."""
         advice = "write a factory" if self.cache is None else "leave out `cache`, or write a factory"
-        return f"`{self.model_class}` cannot be exported as it is with this configuration: {advice}"
+        said = f"`{self.model_class}` cannot be exported as it is with this configuration: {advice}"
+        return hints(*refused_lines.about(error), said)
 
     @property
     def shapes_hint(self) -> str | None:

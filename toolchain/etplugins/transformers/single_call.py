@@ -32,6 +32,9 @@ _FEATURE_SIZES = ("feature_projection_input_dim", "num_mel_bins")
 _BESIDE_TOKENS = ("bbox", "image", "input_pronunciation_ids", "input_shape_ids", "visual_embeds", "xpath_tags_seq")
 """Inputs beside the tokens of a text. Without them, transformers computes with zeros in their place, or fails."""
 
+_SOUNDS = ("codec", "speech")
+"""The kinds of parts that make a sound."""
+
 Entries = dict[str, Callable[..., tuple[torch.Tensor, ...]]]
 
 
@@ -147,16 +150,20 @@ def _refuse_class(model: Any, settings: HuggingFace, task: tasks.Task, names: tu
 
 
 def constants(model: Any, settings: HuggingFace) -> dict[str, object]:
-    """The constant methods of a task: `get_labels` or `get_blank_id`.
+    """The constant methods of a task: `get_labels`, `get_blank_id` or `get_sampling_rate`.
 
     `get_labels` has the names of the labels in the order of their scores, as JSON. `get_blank_id` is the token that
-    separates other tokens in the output of a CTC model.
+    separates other tokens in the output of a CTC model. `get_sampling_rate` is the number of samples in a second of
+    the sounds that a model makes.
 
     Args:
         model: The model.
         settings: The model in the plan.
     """
     task = None if settings.task is None else tasks.TASKS[settings.task]
+    rate = getattr(model.config, "sampling_rate", None)
+    if task is not None and task.parts in _SOUNDS and type(rate) is int:
+        return {"get_sampling_rate": rate}
     if task is None or not task.outputs:
         return {}
     if not task.has_labels:

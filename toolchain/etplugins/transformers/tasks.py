@@ -16,6 +16,8 @@ from etplugins.transformers.sections import HuggingFace
 
 _CHOICES = 4
 _MOST_TEXTS, _MOST_POINTS = 1024, 16
+_LEAST_SPOKEN, _FRAMES_OF_A_TOKEN = 8, 8
+"""The smallest number of tokens that are spoken, and a number of frames that a token takes at most on the average."""
 _POSITION: ExampleInput = {"shape": [1], "dtype": "int64", "fill": "zeros"}
 
 Inputs = Callable[[str, str, HuggingFace], Method]
@@ -39,7 +41,8 @@ class Task:
             `get_labels`; one that takes a sound and has none has `get_blank_id`, if the configuration says it.
         outputs: The outputs of transformers' model that `forward` returns, by name. Where a name has several with `or`
             between them, the first that the class has is returned. Empty for a task with methods of its own.
-        parts: Which parts of a model become methods that keep no state: `towers`, `codec` or `masks`.
+        parts: Which parts of a model become methods that keep no state: `towers`, `boxes`, `codec`,
+            `masks` or `speech`.
     """
 
     model_class: str
@@ -151,9 +154,33 @@ def _of_towers(_name: str, entry: str, huggingface: HuggingFace) -> Method:
     return {"example_inputs": [{"of_model": "embeddings", "length": 1}, texts], "dynamic_shapes": shapes}
 
 
+def _of_boxes(name: str, entry: str, huggingface: HuggingFace) -> Method:
+    """As `_of_towers`, but the third method compares all boxes of an image with any number of texts."""
+    method = _of_towers(name, entry, huggingface)
+    if entry != "score":
+        return method
+    return {**method, "example_inputs": [{"of_model": "encoder_outputs"}, *method["example_inputs"][1:]]}
+
+
 def _of_codec(_name: str, entry: str, huggingface: HuggingFace) -> Method:
     """One method takes a sound of one length, and the other one its codes."""
     return {"example_inputs": [_sound("sound" if entry == "encode" else "encoder_outputs", huggingface)]}
+
+
+def _of_spoken_text(_name: str, entry: str, huggingface: HuggingFace) -> Method:
+    """One method takes tokens and random numbers. The other one takes what it returns, repeated for each frame."""
+    longest = huggingface.get("max_source_length", _LEAST_SPOKEN)
+    if entry == "encode":
+        count = min(longest, 16)
+        dim: Shapes = {"dim": "seq", "min": _LEAST_SPOKEN, "max": longest}
+        tokens: ExampleInput = {"shape": [1, count], "dtype": "int64", "fill": "ones"}
+        return {
+            "example_inputs": [tokens, {"shape": [1, 2, count]}],
+            "dynamic_shapes": [[None, dim], [None, None, dim]],
+        }
+    frames: Shapes = {"dim": "frames", "min": 2, "max": longest * _FRAMES_OF_A_TOKEN}
+    rows: ExampleInput = {"of_model": "encoder_outputs", "length": 32}
+    return {"example_inputs": [rows] * 3, "dynamic_shapes": [[None, frames, None]] * 3}
 
 
 def _of_masks(_name: str, entry: str, _huggingface: HuggingFace) -> Method:
@@ -283,6 +310,14 @@ _OWN = {
         takes="tokens",
         parts="towers",
     ),
+    "zero-shot-object-detection": Task(
+        "AutoModelForZeroShotObjectDetection",
+        None,
+        {"image_encoder": "encode_image", "text_encoder": "encode_text", "scores": "score"},
+        _of_boxes,
+        takes="tokens",
+        parts="boxes",
+    ),
     "keypoint-detection": Task(
         "AutoModelForPoseEstimation", None, ONE_CALL, of_image, takes="image", outputs=("heatmaps",)
     ),
@@ -309,6 +344,14 @@ _OWN = {
         _of_codec,
         takes="sound",
         parts="codec",
+    ),
+    "text-to-speech": Task(
+        "AutoModelForTextToWaveform",
+        None,
+        {"text_encoder": "encode", "speech_decoder": "speak"},
+        _of_spoken_text,
+        takes="tokens",
+        parts="speech",
     ),
     "fill-mask": Task("AutoModelForMaskedLM", None, ONE_CALL, of_text, takes="tokens", outputs=("logits",)),
     "semantic-segmentation": _of_labels("AutoModelForSemanticSegmentation", of_image, "image"),

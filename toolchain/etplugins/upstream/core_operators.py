@@ -1,13 +1,15 @@
 """Replaces operators, checks and sizes in a method that ExecuTorch cannot lower and PyTorch cannot decompose.
 
-Limits: `rows-by-tensors`, `aliases-of-formats`, `images-without-batch`, `negative-padding`.
+Limits: `rows-by-tensors`, `aliases-of-formats`, `images-without-batch`, `negative-padding`, `floats-of-sizes`.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 import operator
 import sys
+from fractions import Fraction
 from typing import Any
 
 import torch
@@ -22,6 +24,7 @@ _aten = torch.ops.aten
 
 _CHECK = _aten._assert_scalar.default
 _ITEMS = (_aten.item.default, _aten._local_scalar_dense.default)
+_ROUNDING, _SMALL = (math.ceil, math.floor), 1 << 16
 _MOST_DIMENSIONS = 6
 """The most dimensions of a tensor in XNNPACK. Lowering a linear layer fails if its input has more."""
 
@@ -69,6 +72,33 @@ def _row(add: Add, tensor: Any, dimension: int, index: Any) -> Any:
     return add(_aten.index.Tensor, tensor, [None] * (dimension % tensor.meta["val"].dim()) + [row])
 
 
+def _rounded(node: torch.fx.Node) -> Writer | None:
+    """Computes a size that a float multiplies, as in `math.ceil(1.5 * x.shape[0])`, with integers. None if the float is
+    no fraction of small integers: a product with it may be rounded before."""
+    found = _multiple(node.args[0])
+    if found is None or max(abs(found[1].numerator), found[1].denominator) > _SMALL:
+        return None
+    size, (count, parts) = found[0], found[1].as_integer_ratio()
+    if node.target is math.ceil:
+        return lambda add, _: add(operator.mul, add(operator.floordiv, add(operator.mul, size, -count), parts), -1)
+    return lambda add, _: add(operator.floordiv, add(operator.mul, size, count), parts)
+
+
+def _multiple(node: Any) -> tuple[torch.fx.Node, Fraction] | None:
+    """The size that a float is a multiple of, and the factor; None for another float."""
+    if not isinstance(node, torch.fx.Node):
+        return None
+    if isinstance(node.meta["val"], torch.SymInt):
+        return node, Fraction(1)
+    if node.target is torch.sym_float:
+        return _multiple(node.args[0])
+    factors = [each for each in node.args if isinstance(each, int | float)]
+    found = [_multiple(each) for each in node.args if isinstance(each, torch.fx.Node)]
+    if node.target is not operator.mul or len(factors) != 1 or found[0] is None:
+        return None
+    return found[0][0], found[0][1] * Fraction(factors[0])
+
+
 def _original(add: Add, tensor: Any) -> Any:
     return tensor
 
@@ -78,6 +108,8 @@ def _writer(node: torch.fx.Node) -> Writer | None:
     missing = missing_operators.writer(node)
     if missing is not None:
         return missing
+    if node.target in _ROUNDING:
+        return _rounded(node)
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor):
         return None
@@ -139,8 +171,8 @@ def _is_channels_last(value: torch.Tensor) -> bool:
 
 
 def make_lowerable(program: ExportedProgram, path: DocumentPath) -> None:
-    """Removes checks of booleans, replaces operators, writes complex numbers as pairs, and computes maxima and minima
-    of sizes that have only one value.
+    """Removes checks of booleans, replaces operators, writes complex numbers as pairs, and decides maxima and minima of
+    sizes if one of them is it in every call.
 
     For instance, `max(0, 1 - seq)` becomes 0.
 
@@ -152,6 +184,7 @@ def make_lowerable(program: ExportedProgram, path: DocumentPath) -> None:
     change_graphs(program, _remove_checks)
     constant_results.compute(program)
     write(program, _writer)
+    change_graphs(program, _remove_floats)
     change_graphs(program, _decide_sizes)
 
 
@@ -183,9 +216,18 @@ def _is_of_boolean(check: torch.fx.Node) -> bool:
     return False
 
 
+def _remove_floats(graph: torch.fx.Graph) -> bool:
+    """Removes floats of sizes that nothing reads any more."""
+    unread = [node for node in reversed(graph.nodes) if isinstance(node.meta.get("val"), torch.SymFloat)]
+    for node in unread:
+        if not node.users:
+            graph.erase_node(node)
+    return bool(unread)
+
+
 def _decide_sizes(graph: torch.fx.Graph) -> bool:
     nodes = [node for node in graph.nodes if node.target in (torch.sym_max, torch.sym_min)]
-    decided = {node: size for node in nodes if (size := _only_value(node.meta["val"])) is not None}
+    decided = {node: size for node in nodes if (size := _decided(node)) is not None}
     for node, size in decided.items():
         for user in [user for user in node.users if user.op != "output"]:
             user.args, user.kwargs = torch.fx.map_arg(
@@ -194,6 +236,20 @@ def _decide_sizes(graph: torch.fx.Graph) -> bool:
         if not node.users:
             graph.erase_node(node)
     return bool(decided)
+
+
+def _decided(node: torch.fx.Node) -> int | torch.fx.Node | None:
+    """What a maximum or minimum of sizes is in every call: a number, or one of the sizes. None if it can be several."""
+    only = _only_value(node.meta["val"])
+    if only is not None:
+        return only
+    values = {each: each.meta["val"] if isinstance(each, torch.fx.Node) else each for each in node.args}
+    wins = operator.ge if node.target is torch.sym_max else operator.le
+    always = (
+        each for each, value in values.items() if all(statically_known_true(wins(value, o)) for o in values.values())
+    )
+    found: int | torch.fx.Node | None = next(always, None)
+    return found
 
 
 def _only_value(size: int | torch.SymInt) -> int | None:

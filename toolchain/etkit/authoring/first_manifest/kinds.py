@@ -17,6 +17,8 @@ _LONGEST_CACHE = 2048  # tokens; the memory of a cache grows with it
 _LONGEST_CALL = 128  # tokens; a longer prompt takes several calls
 _LONGEST_TEXT = 512  # tokens; of an encoder, and of the decoder of a model that has both
 _CHANNELS, _IMAGE = 3, 224  # channels and size of an image, if the configuration does not say them
+_SPOKEN = 256  # tokens of a text that is spoken: half of them are blanks between letters
+_TOWERS = ("text_config", "vision_config")
 _WRITERS = ("ForConditionalGeneration", "MTModel")  # the ends of names of encoder-decoder classes that write text
 
 
@@ -246,6 +248,18 @@ def _of_pairs(name: str, config: dict[str, Any], length: int) -> list[str]:
     ]
 
 
+def of_texts_and_images(task: str, config: dict[str, Any]) -> Methods:
+    """A task that compares texts with an image.
+
+    Args:
+        task: The name of the task.
+        config: The content of `config.json`.
+    """
+    text = config.get("text_config")
+    length = longest_text(text if isinstance(text, dict) else {})
+    return Methods([], [f"  task: {task}", f"  max_source_length: {length}   # tokens of a text"], hint=CALIBRATE)
+
+
 def _task_of(kind: str, config: dict[str, Any]) -> str | None:
     """The task with one call for a class of models: `BertForTokenClassification` is one of
     `AutoModelForTokenClassification`, and `Wav2Vec2ForSequenceClassification` one of
@@ -303,7 +317,7 @@ def why_unknown(config: dict[str, Any]) -> str:
     Args:
         config: The configuration of the model.
     """
-    both = all(isinstance(config.get(key), dict) for key in ("text_config", "vision_config"))
+    both = all(isinstance(config.get(key), dict) for key in _TOWERS)
     found = _refusal(config) if both else None
     return "" if found is None else f": of `task: image-text-to-text`, {found[0]}; known: {found[1]}"
 
@@ -313,6 +327,11 @@ def methods_of_kind(kind: str, config: dict[str, Any], files: Files) -> Methods 
     found = sentence_transformers.read(files.folder)
     if found is not None:
         return _embedder(kind, found, config, files)
+    if kind.endswith("ForObjectDetection") and all(isinstance(config.get(key), dict) for key in _TOWERS):
+        return of_texts_and_images("zero-shot-object-detection", config)
+    if {"speaking_rate", "sampling_rate"} <= config.keys():
+        model = ["  task: text-to-speech", f"  max_source_length: {_SPOKEN}   # tokens of a text: a guess"]
+        return Methods([], model, hint=CALIBRATE)
     task = _task_of(kind, config)
     if task is not None:
         return single_call(task, config, files)

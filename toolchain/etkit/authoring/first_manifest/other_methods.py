@@ -12,7 +12,7 @@ from typing import Any
 from etkit.authoring.first_manifest import image_size
 from etkit.authoring.first_manifest.files import Files, positive
 from etkit.authoring.first_manifest.first import CALIBRATE, QUANTIZE
-from etkit.authoring.first_manifest.kinds import Methods, longest_text, of_text_task, single_call
+from etkit.authoring.first_manifest.kinds import Methods, longest_text, of_text_task, of_texts_and_images, single_call
 from etplugins.transformers.class_inputs import ClassInputs
 from etplugins.transformers.tasks import TASKS
 
@@ -22,6 +22,7 @@ _WRITERS = {"tokens": "seq2seq", "sound": "speech-to-text", "image": "image-to-t
 _RATE = 16000
 _NESTED = ("text_config", "vision_config")
 _TEXT, _CHOICES, _CHANNELS = 16, 2, 3
+_FILLED = 128  # tokens of a text that is filled up
 _UNKNOWN = ("entity_ids", "grid_thw", "patches", "pronunciation", "shape_ids", "visual_", "xpath_")
 """Parts of the names of inputs without which a model would compute with zeros, and whose shape is not known here."""
 _FROM_CLASS = "an input of the class: a guess"
@@ -44,6 +45,10 @@ def of(kind: str, config: dict[str, Any], files: Files, inputs: ClassInputs) -> 
         yield of_text_task(_WRITERS[takes], {**(nested if isinstance(nested, dict) else {}), **config}, files)
     elif inputs.generates and takes == "tokens" and not _others(inputs):
         yield of_text_task("text-generation", config, files)
+    elif inputs.generates and takes == "image" and "input_ids" in inputs.names:  # it may be a pair of models
+        text = config.get("text_config")
+        longest = {key: text[key] for key in ("max_position_embeddings",) if isinstance(text, dict) and key in text}
+        yield of_text_task("image-to-text", {**config, **longest}, files)
     else:
         yield from _of_parts(kind, config, inputs)
         for name, task in TASKS.items():
@@ -64,10 +69,7 @@ def _of_parts(kind: str, config: dict[str, Any], inputs: ClassInputs) -> Iterato
     elif {"image_embeddings", "input_points"} <= {*inputs.names}:
         yield Methods([], ["  task: mask-generation"], hint=CALIBRATE)
     elif {"input_ids", "pixel_values"} <= {*inputs.names}:
-        text = config.get("text_config")
-        length = longest_text(text if isinstance(text, dict) else {})
-        model = ["  task: zero-shot-image-classification", f"  max_source_length: {length}   # tokens of a text"]
-        yield Methods([], model, hint=CALIBRATE)
+        yield of_texts_and_images("zero-shot-image-classification", config)
     elif inputs.main == "past_values" and kind.endswith("ForPrediction") and "past_time_features" not in inputs.names:
         yield Methods([], ["  task: time-series-prediction"], hint=CALIBRATE)
 
@@ -87,7 +89,7 @@ def _own_forward(kind: str, config: dict[str, Any], inputs: ClassInputs) -> Iter
         dims = zip(names, ("source", "target"), strict=True)
         ranges = [f"    {name}: [null, {{dim: {dim}, min: 2, max: {length}}}]" for name, dim in dims]
         yield Methods(["forward:", *entries, "  dynamic_kwargs_shapes:", *ranges], hint=hint, remarks=[_AGAIN])
-        yield Methods(["forward:", *entries], hint=hint, remarks=[_AGAIN])
+        yield _of_filled_texts(inputs, length, hint)
     elif names == ["input_ids"] and not kind.endswith("ForMultipleChoice"):
         lines = [
             f"  example_inputs: [{{shape: [1, {min(_TEXT, length)}], dtype: int64}}]   # input_ids",
@@ -96,6 +98,17 @@ def _own_forward(kind: str, config: dict[str, Any], inputs: ClassInputs) -> Iter
         yield Methods(["forward:", *lines], hint=hint)
     else:
         yield Methods(["forward:", *entries], hint=hint)
+
+
+def _of_filled_texts(inputs: ClassInputs, length: int, hint: str) -> Methods:
+    """The class's own `forward` for texts of one length, with a mask of what fills up a shorter one. Tokens of the
+    decoder need none: they do not see those after them."""
+    count = min(_FILLED, length)
+    tokens = f"{{shape: [1, {count}], dtype: int64}}"
+    mask = [f"    attention_mask: {tokens[:-1]}, fill: ones}}"] if "attention_mask" in inputs.names else []
+    lines = ["forward:", "  example_kwargs:", f"    input_ids: {tokens}", *mask, f"    decoder_input_ids: {tokens}"]
+    remark = f"Each text has {count} tokens; `attention_mask` is 0 for those that fill it up."
+    return Methods(lines, hint=hint, remarks=[_AGAIN, *([remark] if mask else [])])
 
 
 def _others(inputs: ClassInputs) -> list[str]:

@@ -22,6 +22,7 @@ from etbuild.files.weights_suffixes import GGUF_SUFFIX
 from etbuild.inputs.given import Given
 from etbuild.key.declared import Inputs
 from etkit.authoring.first_manifest.first import First
+from etplugins.transformers.tasks import TASKS
 
 if TYPE_CHECKING:
     from etbuild.inputs.sources import UsedSources
@@ -36,6 +37,8 @@ _SPACING = re.compile(r"\w*_(period|offset|interval|pattern|freq)|first_k_dense_
 _CUSTOM, _STATIC = "    kind: custom", "    kind: static"
 _RANGE = "  dynamic_shapes: "  # the second line of `methods` that say only the range of a task's input
 _LONGEST = re.compile(r"  max_source_length: (\d+)   # tokens")
+_SHORTER = re.compile(r"write \{dim: \w+(?:, min: [12])?, max: (\d+)\}")  # what an error proposes
+_TASK = "  task: "
 _ONE_LENGTH = 128  # tokens of a text, if it has one length
 _OF_EVERY_MANIFEST = (("model", "huggingface", "config"), ("model", "huggingface", "class"))
 _WORDS = "tokenizer.json"
@@ -136,15 +139,26 @@ def _adapted(first: First, problem: Problem) -> First | None:
         lines = [f"{_STATIC}   # `custom` fails: {why}" if line == _CUSTOM else line for line in first.model]
         return replace(first, model=lines)
     if "dynamic_shapes" in (problem.path or ()):
-        return _of_one_length(first, why)
+        return _of_shorter_texts(first, problem.hint or "", why) or _of_one_length(first, why)
     return None
+
+
+def _of_shorter_texts(first: First, hint: str, why: str) -> First | None:
+    """A manifest whose longest text is the one that an error proposes. None if it proposes none, or no shorter one."""
+    proposed, limits = _SHORTER.search(hint), [found for line in first.model if (found := _LONGEST.match(line))]
+    if proposed is None or not limits or int(proposed[1]) >= int(limits[0][1]):
+        return None
+    lines = [line.replace(limits[0][1], proposed[1], 1) if _LONGEST.match(line) else line for line in first.model]
+    remark = f"A text has at most {proposed[1]} tokens; a longer one fails: {why}."
+    return replace(first, model=lines, remarks=[*first.remarks, remark])
 
 
 def _of_one_length(first: First, why: str) -> First | None:
     """A manifest whose texts have one length, since a range fails. None if it has no range of texts."""
     limits = [found for line in first.model if (found := _LONGEST.match(line))]
-    names = "forward" if len(first.methods) < 2 else ""
-    if limits and names and not any(line.startswith("  pooling:") for line in first.model):
+    tasks = [TASKS[line.removeprefix(_TASK)] for line in first.model if line.startswith(_TASK)]
+    in_one_call = len(first.methods) < 2 and all(task.outputs for task in tasks)
+    if limits and in_one_call and not any(line.startswith("  pooling:") for line in first.model):
         length = min(int(limits[0][1]), _ONE_LENGTH)
         tokens, ones = (f"{{shape: [1, {length}], dtype: int64{more}}}" for more in ("", ", fill: ones"))
         lines = ["forward:", "  example_kwargs:", f"    input_ids: {tokens}", f"    attention_mask: {ones}"]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import math
 import tempfile
+import wave
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
     from etplugins.runtime.program_files import ProgramFiles
 
+_SOUND, _RATE, _LOUDEST = ".wav", "get_sampling_rate", 2**15 - 1
 _SHOWN = 32  # of an output with more elements, only the first and the last are shown
 
 
@@ -38,7 +41,7 @@ def add(verbs: Any) -> None:
     add_value(parser, "METHOD", "the method (default: the only one)", nargs="?")
     parser.add_argument("inputs", nargs="*", metavar="INPUT", help="its inputs, in the order of the program")
     add_named_data(parser, "the program")
-    add_path(parser, "-o, --out FILE", "write the outputs to FILE.safetensors", dest="output")
+    add_path(parser, "-o, --out FILE", "write the outputs to FILE.safetensors, or a sound to FILE.wav", dest="output")
     add_flag(parser, "--json", "print the outputs as JSON")
 
 
@@ -46,8 +49,8 @@ def run(options: argparse.Namespace) -> int:
     """Runs the method, and prints or writes its outputs."""
     from etplugins.runtime import program_files
 
-    if options.output is not None and options.output.suffix != ".safetensors":
-        raise InputError.of(f"-o {options.output}: the name must end with .safetensors")
+    if options.output is not None and options.output.suffix not in (".safetensors", _SOUND):
+        raise InputError.of(f"-o {options.output}: the name must end with .safetensors, or with {_SOUND} for a sound")
     options.restart()  # then a crash of the runtime is reported as an error
     files = program_files.read(options.program, options.named_data)
     method, given = _method_and_inputs(files, options)
@@ -61,13 +64,16 @@ def run(options: argparse.Namespace) -> int:
 
     inputs = arguments.inputs(method, facts, given)
 
-    def work() -> list[Any]:
+    def work() -> tuple[list[Any], object]:
         with tempfile.TemporaryDirectory() as scratch:
-            return Session(files, Path(scratch)).call(method, inputs)
+            session = Session(files, Path(scratch))
+            return session.call(method, inputs), session.call(_RATE, [])[0] if _RATE in files.facts["methods"] else None
 
     with _counted(inputs[len(given) :]):
-        outputs = child.result(f"running {method}", work)
-    if options.output is not None:
+        outputs, rate = child.result(f"running {method}", work)
+    if options.output is not None and options.output.suffix == _SOUND:
+        _write_sound(options.output, outputs[0], rate)
+    elif options.output is not None:
         _write(options.output, outputs)
     if options.json:
         print(json.dumps([_as_json(value) for value in outputs], indent=2))
@@ -114,6 +120,28 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list):
         return [_finite(each) for each in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _write_sound(path: Path, sound: Any, rate: object) -> None:
+    """Writes a sound of 16 bits, from numbers between -1 and 1: [samples], or [..., channels, samples].
+
+    Raises:
+        InputError: The output holds no sound, or `rate`, the samples of a second, is not known.
+    """
+    from etbuild.publishing import artifacts
+
+    if not (hasattr(sound, "is_floating_point") and sound.is_floating_point() and sound.dim()) or type(rate) is not int:
+        message = f"-o {path}: a sound needs an output of floats, and the constant method `{_RATE}`"
+        raise InputError.of(
+            message, f"`-o FILE.safetensors` writes all outputs; `constant_methods: {{{_RATE}: 16000}}`"
+        )
+    channels = sound.reshape(-1, sound.shape[-1])
+    content = (channels.clamp(-1, 1) * _LOUDEST).round().short().T.contiguous().numpy().astype("<i2").tobytes()
+    with io.BytesIO() as file:
+        with wave.open(file, "wb") as opened:
+            opened.setparams((len(channels), 2, rate, 0, "NONE", ""))
+            opened.writeframes(content)
+        artifacts.replace(path, file.getvalue())
 
 
 def _write(path: Path, outputs: list[Any]) -> None:
