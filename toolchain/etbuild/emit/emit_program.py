@@ -94,8 +94,10 @@ def unwritten(
     if lower_plan.executorch.external_mutable_weights:
         _check_trained_weights({name for each in methods.values() for name in each.trained}, shards)
     _check_names(methods)
-    keys = {key for part in parts for key in part.claims}
-    claims: Claims = {key: set().union(*(part.claims.get(key, ()) for part in parts)) for key in keys}
+    claims: Claims = {}
+    for part in parts:
+        for key, wanted in part.claims.items():
+            claims.setdefault(key, set()).update(wanted)
     store = blobs.arrange([request for part in parts for request in part.requests], claims)
     config = _layout(lower_plan)
     alignment = config.segment_alignment
