@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -211,3 +212,34 @@ def test_a_weight_has_the_shape_in_which_it_is_read() -> None:
     edge = lowered(program)
     assert not any("convolution" in each for each in outside(edge))
     check(edge, net, image)
+
+
+def masked_twice(self: Any, x: torch.Tensor) -> torch.Tensor:
+    one, other = torch.tensor([0, 0, -math.inf, -math.inf]), torch.tensor([-math.inf, -math.inf, 0, 0])
+    return torch.ops.aten._safe_softmax(x @ x.mT + one + other, -1) * 1
+
+
+def masked_columns(self: Any, x: torch.Tensor) -> torch.Tensor:
+    mask = torch.tensor([0, 0, -math.inf, -math.inf])
+    return torch.ops.aten._safe_softmax((x @ x.mT + mask).mT, -1) * 1
+
+
+@pytest.mark.parametrize("scores", [masked_twice, masked_columns])
+def test_guards_stay_where_masks_together_leave_no_score(scores: Callable[..., Any]) -> None:
+    net, x = Net(scores), torch.randn(1, 4, 4)
+    edge = edge_of(net, x)
+    assert any(each.startswith("where") for each in outside(edge))
+    check(edge, net, x)
+
+
+def test_a_method_without_inputs_computes_what_is_always_the_same() -> None:
+    net = Net(lambda self: torch.arange(10) * 2 + 1)
+    check(edge_of(net), net)
+
+
+def test_a_weight_that_is_no_layers_keeps_its_shape() -> None:
+    """Other programs may read it from the same file."""
+    net, x = Net(lambda self, x: x * self.weight.view(4, 2).sum(0), weight=nn.Parameter(torch.rand(2, 4))), X[:, :2]
+    edge = edge_of(net, x)
+    assert edge.exported_program().state_dict["weight"].shape == (2, 4)
+    check(edge, net, x)

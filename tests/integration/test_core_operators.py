@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from math import inf, nan
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,9 @@ import torch
 from executorch.runtime import Runtime
 
 from etplugins.coreml.backend import CoreMl
-from etplugins.upstream import constant_results, missing_operators, tanh_gelu
+from etplugins.upstream import constant_results, core_operators, missing_operators, tanh_gelu
 from etplugins.upstream.graph_changes import write
+from tests.conformance.test_upstream_limits import Net
 from tests.helpers import commands
 from tests.helpers.runtime import run
 from tests.integration.conftest import Build
@@ -600,3 +602,25 @@ def test_what_the_inputs_or_chance_decide_is_no_constant(module: torch.nn.Module
     program = torch.export.export(module, (torch.full((2,), 2.0),))
     constant_results.compute(program)
     assert any(node.target == torch.ops.aten.erfinv.default for node in program.graph.nodes)
+
+
+def test_a_size_of_one_counts_where_the_method_allows_it() -> None:
+    """PyTorch itself takes each dynamic size for 2 or more."""
+    net = Net(lambda self, x: torch.ones(torch.sym_max(2, x.shape[0])))
+    program = torch.export.export(net, (torch.ones(4),), dynamic_shapes={"inputs": [{0: torch.export.Dim("n", max=9)}]})
+    core_operators.make_lowerable(program, ())
+    maxima = program.graph.find_nodes(op="call_function", target=torch.sym_max)
+    assert len(maxima) == any(limits.lower < 2 for limits in program.range_constraints.values())
+
+
+def test_what_computes_a_size_may_be_long() -> None:
+    """Only products of the size are looked at, and not what its number comes from."""
+
+    def deep(self: Any, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(40):
+            x = x + x.relu()
+        return torch.ones(math.ceil(x.sum().item()))
+
+    program = torch.export.export(Net(deep), (torch.ones(2),), strict=False)
+    core_operators.make_lowerable(program, ())
+    assert program.graph.find_nodes(op="call_function", target=math.ceil)

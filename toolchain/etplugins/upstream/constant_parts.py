@@ -48,7 +48,7 @@ def computed_once(program: ExportedProgram) -> ExportedProgram:
     left = {*program.graph.nodes}
     values = {node: value for node, value in values.items() if node in left}
     chosen = _chosen(program, values)
-    if chosen:
+    if chosen and program.graph.find_nodes(op="placeholder"):  # ExecuTorch asks an input for its mode
         _put_in_place(program, chosen, values)
     return _normalize(program)
 

@@ -9,16 +9,22 @@ import functools
 import math
 import operator
 import sys
+from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
+import sympy  # type: ignore[import-untyped]
 import torch
 from torch.export import ExportedProgram
 from torch.fx.experimental.symbolic_shapes import statically_known_true
+from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
 from etbuild.errors import DocumentPath
 from etplugins.upstream import complex_numbers, constant_results, missing_operators
 from etplugins.upstream.graph_changes import Add, Writer, change_graphs, write
+
+Ranges = Mapping[sympy.Symbol, ValueRanges[Any]]
+"""The least and the largest value of each size."""
 
 _aten = torch.ops.aten
 
@@ -88,15 +94,16 @@ def _multiple(node: Any) -> tuple[torch.fx.Node, Fraction] | None:
     """The size that a float is a multiple of, and the factor; None for another float."""
     if not isinstance(node, torch.fx.Node):
         return None
-    if isinstance(node.meta["val"], torch.SymInt):
+    if isinstance(node.meta.get("val"), torch.SymInt):
         return node, Fraction(1)
     if node.target is torch.sym_float:
         return _multiple(node.args[0])
     factors = [each for each in node.args if isinstance(each, int | float)]
-    found = [_multiple(each) for each in node.args if isinstance(each, torch.fx.Node)]
-    if node.target is not operator.mul or len(factors) != 1 or found[0] is None:
+    if node.target is not operator.mul or len(factors) != 1:
         return None
-    return found[0][0], found[0][1] * Fraction(factors[0])
+    [other] = (each for each in node.args if isinstance(each, torch.fx.Node))
+    found = _multiple(other)
+    return None if found is None else (found[0], found[1] * Fraction(factors[0]))
 
 
 def _original(add: Add, tensor: Any) -> Any:
@@ -185,7 +192,7 @@ def make_lowerable(program: ExportedProgram, path: DocumentPath) -> None:
     constant_results.compute(program)
     write(program, _writer)
     change_graphs(program, _remove_floats)
-    change_graphs(program, _decide_sizes)
+    change_graphs(program, functools.partial(_decide_sizes, ranges=program.range_constraints))
 
 
 def _remove_checks(graph: torch.fx.Graph) -> bool:
@@ -225,9 +232,9 @@ def _remove_floats(graph: torch.fx.Graph) -> bool:
     return bool(unread)
 
 
-def _decide_sizes(graph: torch.fx.Graph) -> bool:
+def _decide_sizes(graph: torch.fx.Graph, ranges: Ranges) -> bool:
     nodes = [node for node in graph.nodes if node.target in (torch.sym_max, torch.sym_min)]
-    decided = {node: size for node in nodes if (size := _decided(node)) is not None}
+    decided = {node: size for node in nodes if (size := _decided(node, ranges)) is not None}
     for node, size in decided.items():
         for user in [user for user in node.users if user.op != "output"]:
             user.args, user.kwargs = torch.fx.map_arg(
@@ -238,18 +245,21 @@ def _decide_sizes(graph: torch.fx.Graph) -> bool:
     return bool(decided)
 
 
-def _decided(node: torch.fx.Node) -> int | torch.fx.Node | None:
-    """What a maximum or minimum of sizes is in every call: a number, or one of the sizes. None if it can be several."""
+def _decided(node: torch.fx.Node, ranges: Ranges) -> int | torch.fx.Node | None:
+    """What a maximum or minimum of sizes is in every call: a number, or one of the sizes. None if it can be several.
+
+    PyTorch itself takes each size for 2 or more, also if the method allows 1.
+    """
     only = _only_value(node.meta["val"])
     if only is not None:
         return only
-    values = {each: each.meta["val"] if isinstance(each, torch.fx.Node) else each for each in node.args}
-    wins = operator.ge if node.target is torch.sym_max else operator.le
-    always = (
-        each for each, value in values.items() if all(statically_known_true(wins(value, o)) for o in values.values())
-    )
-    found: int | torch.fx.Node | None = next(always, None)
-    return found
+    sizes = [each.meta["val"] if isinstance(each, torch.fx.Node) else each for each in node.args]
+    values = [each.node.expr if isinstance(each, torch.SymInt) else sympy.Integer(each) for each in sizes]
+    sign = 1 if node.target is torch.sym_max else -1
+    for each, value in zip(node.args, values, strict=True):
+        if all(bound_sympy(sympy.expand(sign * (value - other)), ranges).lower >= 0 for other in values):
+            return each
+    return None
 
 
 def _only_value(size: int | torch.SymInt) -> int | None:

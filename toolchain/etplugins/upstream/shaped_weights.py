@@ -1,4 +1,4 @@
-"""Gives a weight the shape in which a method reads it, such as the kernels of a volume that become those of images.
+"""Gives the weight of a layer the shape in which a method reads it, such as the kernels of a volume those of images.
 
 XNNPACK takes a layer only if its weight is a parameter, and not a view of one. A view has the bytes of the weight, so
 the program has the same data, under the same name.
@@ -14,12 +14,13 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 _VIEW = ops.edge.aten.view_copy.default
+_LAYERS = {ops.edge.aten.convolution.default, ops.edge.aten.linear.default}
 
 
 def shape(program: ExportedProgram) -> None:
     """Makes the readers of a view read the weight, which gets the shape of the view.
 
-    A weight keeps its shape if the method writes to it, returns it, or reads it in several shapes.
+    A weight keeps its shape if the method writes to it, reads it in several shapes, or reads it elsewhere than in layers.
 
     Args:
         program: The method in the edge dialect. It is changed in place.
@@ -46,8 +47,13 @@ def shape(program: ExportedProgram) -> None:
 
 
 def _are_one(users: list[Node]) -> bool:
-    """Whether all users of a weight view it in the same shape, and none of the views is a result of the method."""
+    """Whether all users of a weight view it in the same shape, and only layers read the views, as their weights.
+
+    What others read keeps its shape: files with weights of several programs hold it.
+    """
     shapes = {tuple(user.meta["val"].shape) for user in users if user.target is _VIEW}
     return len(shapes) == 1 and all(
-        user.target is _VIEW and all(reader.op != "output" for reader in user.users) for user in users
+        user.target is _VIEW
+        and all(reader.target in _LAYERS and reader.args[1] is user is not reader.args[0] for reader in user.users)
+        for user in users
     )

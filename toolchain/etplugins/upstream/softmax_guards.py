@@ -28,6 +28,8 @@ _MOVES = {
     _ORDERS._to_dim_order_copy.default,
 }
 """Operators that move numbers, or change their dtype."""
+_KEEP_ROWS = _MOVES - {_ATEN.permute_copy.default}
+"""Those whose rows are rows of their input, if both have the same length."""
 
 
 def leave_out(program: ExportedProgram, values: Mapping[Node, Any]) -> None:
@@ -65,23 +67,37 @@ def _is_guard(where: Node) -> bool:
     return condition is scores and last.args[1] == -math.inf
 
 
-def _is_never_masked(scores: Node, values: Mapping[Node, Any]) -> bool:
-    """Whether each row has a score that no mask makes -inf: scores are products, and masks are constants."""
+def _is_never_masked(scores: Node, values: Mapping[Node, Any], *, may_add: bool = True) -> bool:
+    """Whether each row has a score that no mask makes -inf: scores are products, to which one constant mask is added.
+
+    Args:
+        scores: The scores.
+        values: The values of nodes that are constant.
+        may_add: Whether a mask may still be added: what follows keeps the rows, and there is no other mask.
+    """
     if scores.target in _PRODUCTS:
         return True
-    if scores.target in _MOVES or scores.target is _ATEN.mul.Scalar:
-        return _is_never_masked(scores.args[0], values)
+    if scores.target in _MOVES:
+        source = scores.args[0]
+        keeps_rows = scores.target in _KEEP_ROWS and _last(source) == _last(scores)
+        return _is_never_masked(source, values, may_add=may_add and keeps_rows)
+    if scores.target is _ATEN.mul.Scalar:
+        return math.isfinite(scores.args[1]) and _is_never_masked(scores.args[0], values, may_add=False)
     if scores.target is _ATEN.mul.Tensor:
         return any(
-            other in values and bool(values[other].isfinite().all()) and _is_never_masked(one, values)
+            other in values and bool(values[other].isfinite().all()) and _is_never_masked(one, values, may_add=False)
             for one, other in (scores.args, reversed(scores.args))
         )
-    if scores.target is _ATEN.add.Tensor:
+    if scores.target is _ATEN.add.Tensor and may_add:
         return any(
-            _leaves_some(mask, values) and _is_never_masked(one, values)
+            _leaves_some(mask, values) and _is_never_masked(one, values, may_add=False)
             for one, mask in (scores.args, reversed(scores.args))
         )
     return False
+
+
+def _last(node: Node) -> Any:
+    return node.meta["val"].shape[-1]
 
 
 def _leaves_some(mask: Node, values: Mapping[Node, Any]) -> bool:
