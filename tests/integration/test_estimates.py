@@ -12,6 +12,7 @@ import yaml
 
 from etbuild.cli import main
 from tests.helpers.manifests import net
+from tests.integration import test_adapters
 
 MODEL = net(
     "self.conv = torch.nn.Conv1d(8, 64, 3, padding=1)",
@@ -99,6 +100,26 @@ def test_methods_that_share_a_state_count_it_once(etbuild: Run) -> None:
         assert said["planned"] >= said["state"]
 
 
+def test_delegates_keep_as_much_in_other_files(etbuild: Run, tmp_path: Path) -> None:
+    """A model with adapters is lowered with its weights."""
+    layers = ["block.query", "head"]
+    config = {"r": 2, "lora_alpha": 4, "target_modules": layers}
+    for name, content in test_adapters.files("a", config, test_adapters.weights(layers, 2, 1)).items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+    (tmp_path / "model.py").write_text(test_adapters.MODEL)
+    found = []
+    for keys in ({}, {"named_data": {"weights": {"parameters": ["block.*.weight", "*.bias"]}}}):
+        manifest = json.loads(test_adapters.manifest({"a": "a"}, **keys))
+        code, out, err = etbuild("plan", manifest, "--memory", "--json")
+        assert code == 0, err
+        [said] = json.loads(out)["programs"]
+        assert said["with_weights"].keys() == manifest["methods"].keys()
+        found.append({name: each["kept"] for name, each in said["methods"].items()})
+    assert found[0] == found[1]
+    assert 0 < found[0]["forward"] < found[0]["forward_a"]
+
+
 def test_variants_are_rows_of_one_table(etbuild: Run) -> None:
     variants: dict[str, Any] = {"none": {"defaults": {"partitioners": []}}}
     code, out, _ = etbuild("plan", {"methods": FORWARD, "variants": variants}, "--memory", "--variant", "all")
@@ -133,8 +154,26 @@ def test_a_model_that_does_not_fit_is_never_made(etbuild: Run, tmp_path: Path) -
     assert "the tensors that the code of the model makes take 3.22 GB, and `--within` has 2.00 GB" in err
 
 
-@pytest.mark.parametrize("options", [["--within", "7GB"], ["--json"]])
-def test_options_of_the_estimate_need_it(options: list[str], etbuild: Run) -> None:
+def test_a_variant_that_fails_hides_no_other(etbuild: Run) -> None:
+    wrong = {"forward": {"example_inputs": [{"shape": [1, 7, 32]}]}}
+    keys = {"methods": wrong, "variants": {"right": {"methods": FORWARD}}}
+    code, out, err = etbuild("plan", keys, "--memory", "--variant", "all")
+    assert code == 1
+    assert [row.split()[0] for row in out.splitlines()[:2]] == ["program", "net.right"]
+    assert ": methods.forward.example_inputs: net: " in err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--within", "7GB", "--jobs", "2"], "these options go with --memory: --within, --cache-dir, --jobs"),
+        (
+            ["--memory", "--plan", "p", "--expect-name", "net", "--key-file", "k"],
+            "these options go without --memory: --expect-name, --plan, --key-file",
+        ),
+    ],
+)
+def test_options_without_meaning_are_refused(options: list[str], message: str, etbuild: Run) -> None:
     code, _, err = etbuild("plan", {"methods": FORWARD}, *options)
     assert code == 2
-    assert "--within and --json go with --memory" in err
+    assert message in err

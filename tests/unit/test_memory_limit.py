@@ -1,14 +1,20 @@
-"""The memory that a build may use."""
+"""The memory that a build may use, and what takes less."""
 
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from etbuild.manifest import validate
+from etbuild.plan.plan import from_manifest
 from etkit.estimating import limit
+from etkit.estimating.estimate import advised
 from etkit.estimating.option import size_in_bytes
+from etkit.estimating.program import Method, Program
 
 
 @pytest.mark.parametrize(
@@ -45,3 +51,27 @@ def test_sizes_have_units(text: str, expected: float) -> None:
 def test_other_sizes_are_refused(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="is not a size such as 7GB"):
         size_in_bytes(text)
+
+
+SEQ2SEQ = {"task": "seq2seq", "max_source_length": 4096, "cache": {"max_length": 2048}}
+DECODER: dict[str, Any] = {"task": "text-generation", "cache": {"max_length": 2048}}
+
+
+@pytest.mark.parametrize(
+    ("huggingface", "method", "expected"),
+    [
+        (SEQ2SEQ, Method(900, 100, 0, call=1), []),
+        (DECODER, Method(900, 100, 0, call=1), ["kind: custom"]),
+        (DECODER, Method(900, 100, 0, call=2048), ["max_seq_length: 512", "kind: custom"]),
+        (DECODER, Method(900, 800, 0, call=2048), ["kind: quantized"]),
+    ],
+)
+def test_advice_is_about_calls_of_the_decoder(
+    huggingface: dict[str, Any], method: Method, expected: list[str], tmp_path: Path
+) -> None:
+    document = {"schema": "executorch-model/v1", "name": "net", "model": {"huggingface": huggingface}}
+    (tmp_path / "net.yaml").write_text(json.dumps(document))  # JSON is YAML
+    plan = from_manifest(validate.load(tmp_path / "net.yaml").data)
+    said = [*advised(plan, Program({}, {"encoder": Method(5000, 0, 0, call=4096), "decoder": method}, 0))]
+    assert len(said) == len(expected)
+    assert all(f"`{each}`" in line for each, line in zip(expected, said, strict=True))

@@ -18,6 +18,7 @@ from tools.reference.markdown import page as markdown_page
 OWN_EXIT_CODES = {
     "build": {3: "a check of the manifest failed"},
     "generate": {3: "a check of the manifest failed"},
+    "plan": {3: "with `--memory`: the build does not fit into the memory"},
     "targets": {1: "with `--check`: a file would change, or a target disagrees with its manifest"},
     "test": {3: "a test failed"},
     "bench": {3: "a method is slower than `--max-slowdown` allows"},

@@ -205,7 +205,7 @@ def exported(options: argparse.Namespace) -> ExportFiles:
     return replace(files, lines_file=options.lines)
 
 
-def add_lowering_options(parser: argparse.ArgumentParser) -> None:
+def add_lowering_options(parser: argparse._ActionsContainer) -> None:
     """Adds the options for the speed of lowering. They do not change the artifacts."""
     add_value(
         parser,

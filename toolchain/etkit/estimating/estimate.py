@@ -22,6 +22,7 @@ from etkit.estimating import peak, shapes
 from etkit.local.pipeline import STEPS, Pipeline, Request
 from etkit.tables import size
 from etplugins.transformers.parts import settings_of
+from etplugins.transformers.tasks import TASKS
 
 if TYPE_CHECKING:
     from etbuild.key.declared import Inputs
@@ -59,6 +60,10 @@ class Estimate:
     def peak(self) -> int:
         """The largest memory of the build, in bytes, of all its processes."""
         return peak.of_build(self.needs)
+
+    def fits(self, room: Limit) -> bool:
+        """Whether the build fits into the memory, with a margin."""
+        return self.peak * peak.MARGIN <= room.bytes
 
 
 class _Nothing:
@@ -110,7 +115,7 @@ def estimated(manifest: Manifest, inputs: Inputs, how: BuildOptions, room: Limit
             with how.step(f"{named}lower without weights"), library_messages_off(), stdout_for_results():
                 program, weights, reasons = _lowered(pipeline)
     needs = peak.Needs.of(request, program, weights, how.lowering.jobs)
-    advice = tuple(_advice(plan, program))
+    advice = tuple(advised(plan, program))
     return Estimate(plan.name, program, needs, reasons, advice, time.monotonic() - began)
 
 
@@ -143,7 +148,8 @@ def _lowered(pipeline: Pipeline) -> tuple[Program, int, Mapping[str, str]]:
     directory.rename(pipeline.directory / "tried")  # the step makes it anew
     pipeline.run(_LOWER)
     program = _written(pipeline)
-    return program, weights or program.size, pipeline.lowering["with_weights"]
+    adapted = dict.fromkeys(plan.methods if plan.adapters else (), "the model has adapters")
+    return program, weights or program.size, {**adapted, **pipeline.lowering["with_weights"]}
 
 
 def _unwritten(pipeline: Pipeline, methods: list[Any]) -> Program:
@@ -174,23 +180,29 @@ def _written(pipeline: Pipeline) -> Program:
     plan, facts = pipeline.request.plan.lower_plan, pipeline.lowering
     files = {each["file"]: each["size"] for each in facts["artifacts"]}
     parsed = program_file.read_program_file(pipeline.program / f"{plan.name}.pte")
-    kept = program.kept_of_file(plan.methods, facts["program"])
+    kept = program.kept_of_file(parsed, plan.methods, facts)
     return program.described(parsed.program.execution_plan, files, kept, plan.share_mutable_buffers)
 
 
-def _advice(plan: Plan, program: Program) -> Iterator[str]:
-    """Yields what takes less memory, for users."""
+def advised(plan: Plan, program: Program) -> Iterator[str]:
+    """Yields what takes less memory than this program of a plan, for users."""
     settings = settings_of(plan.model)
     cache = None if settings is None else settings.cache
-    if cache is None:
+    decoders = [each for each in program.methods.values() if each.state]
+    if settings is None or cache is None or not decoders:
         return
-    if cache.longest_call > _LONG_CALL and program.planned - program.state > program.state:
-        rest = size(program.planned - program.state)
+    rest, call = sum(each.planned - each.state for each in decoders), max(each.call for each in decoders)
+    if call > _LONG_CALL and rest > program.state:
         yield (
-            f"a call may have {cache.longest_call} tokens, for which {rest} are planned: with `max_seq_length: "
-            f"{_LONG_CALL}` in `cache`, a longer prompt takes several calls"
+            f"a call may have {call} tokens, for which {size(rest)} are planned: with `max_seq_length: {_LONG_CALL}` "
+            "in `cache`, a longer prompt takes several calls"
         )
-    if cache.kind is None and program.planned - program.state > program.state:
-        yield "scores of heads x call x window are planned, several times: `kind: custom` plans none"
-    if cache.kind in (None, "custom") and program.state > program.planned - program.state:
-        yield f"the cache takes {size(program.state)}: `kind: quantized` takes about a quarter of it in float32"
+    if settings.task is not None and TASKS[settings.task].has_encoder:
+        return  # its cache has only one kind
+    if cache.kind is None and rest > program.state:
+        yield (
+            "the scores of attention, heads x call x window numbers, are planned several times: with `kind: custom` in "
+            "`cache`, they take no planned memory"
+        )
+    if cache.kind in (None, "custom") and program.state > rest:
+        yield f"the cache takes {size(program.state)}: `kind: quantized` takes less than a third of it in float32"

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from etbuild.emit.shared_buffers import ARENA
 from etkit.inspection.details import LargeTensor, large_tensors
 
 if TYPE_CHECKING:
+    from executorch.exir._serialize._program import PTEFile
     from executorch.exir.schema import ExecutionPlan
 
     from etbuild.emit.emitted import Emitted
-    from etbuild.results import MemoryPlan
+    from etbuild.results import LoweringFacts, MemoryPlan
 
 
 @dataclass(frozen=True)
@@ -24,12 +25,14 @@ class Method:
         planned: The bytes of its planned memory, with those that methods share.
         state: The bytes among them that hold buffers from call to call, such as a cache.
         kept: The bytes of weights that its delegates keep in a form of their own.
+        call: The size of the second dimension of its first input, at most: for a decoder, the tokens of a call.
         largest: The tensors that make its planned memory large.
     """
 
     planned: int
     state: int
     kept: int
+    call: int = 0
     largest: tuple[LargeTensor, ...] = ()
 
 
@@ -96,8 +99,14 @@ def described(
         memory = instructions.memory_plan(plan)
         shared = max(shared, sizes[ARENA] if shares and len(sizes) > ARENA else 0)
         largest = tuple(large_tensors(memory, plan))
-        found[plan.name] = Method(sum(sizes[1:]), _state(memory), kept[plan.name], largest)
+        found[plan.name] = Method(sum(sizes[1:]), _state(memory), kept[plan.name], _call(plan), largest)
     return Program(files, found, shared)
+
+
+def _call(plan: ExecutionPlan) -> int:
+    first = plan.values[plan.inputs[0]].val if plan.inputs else None
+    sizes = getattr(first, "sizes", [])  # a number or a text has none
+    return int(sizes[1]) if len(sizes) > 1 else 0
 
 
 def _state(memory: MemoryPlan) -> int:
@@ -128,12 +137,21 @@ def kept_by_delegates(parts: Iterable[Emitted]) -> dict[str, int]:
     return {name: sum(sizes.values()) for name, sizes in found.items()}
 
 
-def kept_of_file(methods: Iterable[str], facts: Any) -> dict[str, int]:
-    """The same, of a program that was written: its named data, for each method that calls a delegate.
+def kept_of_file(file: PTEFile, methods: Collection[str], facts: LoweringFacts) -> dict[str, int]:
+    """The same, of a program that was written: the named data, in any of its files, whose keys its delegates contain.
 
     Args:
-        methods: The names of the methods.
-        facts: The facts of the program.
+        file: The program.
+        methods: The names of its methods.
+        facts: The facts of its lowering.
     """
-    named = sum(facts["bytes"]["named_data"].values())
-    return {name: named if facts["methods"][name]["delegates"] else 0 for name in methods}
+    sizes = dict(facts["program"]["bytes"]["named_data"])
+    for of_tag in facts["named_data"].values():
+        sizes.update(of_tag)
+    found = dict.fromkeys(methods, 0)
+    for plan in file.program.execution_plan:
+        compiled = [file.program.backend_delegate_data[each.processed.index].data for each in plan.delegates]
+        if plan.name in found:
+            keys = [key for key in sizes if any(key.encode() in each for each in compiled)]
+            found[plan.name] = sum(sizes[key] for key in keys)
+    return found

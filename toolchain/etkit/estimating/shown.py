@@ -26,7 +26,7 @@ def _cells(estimate: Estimate, room: Limit) -> Iterator[str]:
     yield estimate.name
     for count in (program.size, program.planned, program.state, program.kept, program.resident):
         yield size(count)
-    yield size(estimate.peak) + (" (too large)" if estimate.peak > room.bytes else "")
+    yield size(estimate.peak) + ("" if estimate.fits(room) else " (too large)")
     yield f"{estimate.seconds:.0f} s"
 
 
@@ -63,7 +63,7 @@ def _as_json(estimate: Estimate, room: Limit) -> dict[str, Any]:
         "weights": estimate.needs.weights,
         "build": estimate.peak,
         "build_depends_on": asdict(estimate.needs),
-        "fits": estimate.peak <= room.bytes,
+        "fits": estimate.fits(room),
         "methods": {
             name: {
                 "planned": method.planned,
