@@ -68,7 +68,7 @@ def add(model: Any, settings: HuggingFace) -> Entries:
                 logarithms = self.duration_predictor(states, mask, None, **options)
             else:
                 logarithms = self.duration_predictor(states, mask, None)
-        durations = torch.ceil(torch.exp(logarithms) * mask / self.speaking_rate)
+        durations = torch.ceil(torch.exp(logarithms) * mask * (1.0 / self.speaking_rate))  # rounded as in transformers
         return found.prior_means, found.prior_log_variances, durations[:, 0].to(torch.int64)
 
     def speak(self: Any, means: torch.Tensor, variances: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
