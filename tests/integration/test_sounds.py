@@ -1,4 +1,4 @@
-"""`etbuild run ... -o FILE.wav` writes one sound, or says why the output is none."""
+"""`etbuild run ... -o FILE.wav` writes one sound, or says why it cannot."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Twice(torch.nn.Module):
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A program whose method with the name of the rate is none: it takes an input."""
+    """A program with a method that has the name of the rate, but takes an input."""
     path = tmp_path_factory.mktemp("sounds") / "net.pte"
     exported = torch.export.export(Twice(), (torch.ones(1, 4),))
     path.write_bytes(to_edge({"forward": exported, "get_sampling_rate": exported}).to_executorch().buffer)
