@@ -137,7 +137,7 @@ def _(run: Run) -> bool:
 def _(run: Run) -> bool:
     del run
     half = Net(lambda self, x: x * math.ceil(0.5 * x.shape[0]))
-    exported = export(half, (torch.ones(6, 2),), dynamic_shapes=({0: Dim("rows", max=9)},))
+    exported = export(half, (torch.ones(6, 2),), dynamic_shapes={"inputs": ({0: Dim("rows", max=9)},)})
     try:
         to_edge_transform_and_lower(exported)
     except AssertionError:  # without a message

@@ -400,7 +400,7 @@ def test_a_pair_that_transformers_does_not_call_one_describes_an_image(tmp_path:
             "`BertModel` has no `image_embedder`, which `task: zero-shot-object-detection` needs",
         ),
         (
-            {"class": "BertModel", "task": "text-to-speech", "config": _TEXT, "max_source_length": 8},
+            {"class": "BertModel", "task": "text-to-speech", "config": _TEXT, "max_source_length": 9},
             "`BertModel` has no `text_encoder`, which `task: text-to-speech` needs",
         ),
         (

@@ -15,6 +15,7 @@ import pytest
 
 from etbuild.cli import main
 from etbuild.errors import InputError, Problem
+from etbuild.export import export_errors
 from etbuild.manifest import validate
 from etbuild.plan.plan import from_manifest
 from etkit.authoring.first_manifest import hub, trial
@@ -947,6 +948,16 @@ def test_a_folder_needs_no_torch_and_nothing_in_it_runs(tmp_path: Path) -> None:
     ],
 )
 def test_init_tries_the_longest_text_that_an_error_proposes(hint: str, longest: str | None) -> None:
+    _check_longest_text(hint, longest)
+
+
+def test_init_reads_a_proposed_text_in_other_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(export_errors, "range_hint", lambda name, bounds: f"`{name}` is [{bounds[0]}, {bounds[1]}]")
+    _check_longest_text(export_errors.range_hint("source", ("2", "127")), "127")
+    _check_longest_text(export_errors.range_hint("source", ("3", "127")), None)
+
+
+def _check_longest_text(hint: str, longest: str | None) -> None:
     model = ["huggingface:", "  task: seq2seq", "  max_source_length: 512   # tokens of the encoder: a guess"]
     first = First("net", model, [], "")
     problem = Problem("torch.export narrows `source`", ("methods", "encoder", "dynamic_shapes"), hint)

@@ -92,6 +92,20 @@ def test_features_need_no_cache_and_have_one_method(tmp_path: Path) -> None:
     assert read_plan(tmp_path / "plan", type(pooled)) == pooled
 
 
+@pytest.mark.parametrize(("length", "said"), [({}, "task"), *(({"max_source_length": n}, "length") for n in (1, 8))])
+def test_a_spoken_text_without_a_range_is_an_error_of_its_length(
+    length: dict[str, int], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError) as error:
+        planned(tmp_path, {"task": "text-to-speech", **length})
+    [problem] = error.value.problems
+    messages = {"task": "needs `max_source_length`", "length": "speaks texts of 8 tokens or more, of several lengths"}
+    assert messages[said] in problem.message
+    assert problem.path == ("model", "huggingface", "max_source_length" if length else "task")
+    assert said == "task" or problem.hint == "write 9 or more"
+    planned(tmp_path, {"task": "text-to-speech", "max_source_length": 9})
+
+
 def test_inputs_of_the_manifest_stay(tmp_path: Path) -> None:
     inputs = [{"shape": [1, 3], "dtype": "int64"}, {"shape": [1], "dtype": "int64"}]
     methods = planned(tmp_path, wanted(), methods={"forward": {"example_inputs": inputs}}).methods

@@ -211,7 +211,7 @@ def _shapes_to_write(text: str) -> str:
     guarded_ranges = _ranges_of_guards(_with_names(text))
     sentences = [_sentence(line, ranges | guarded_ranges) for line in lines if not _is_root(line, lines)]
     mentioned = {word for line in lines for word in re.findall(r"\w+", line)}
-    sentences += [_range(name, bounds) for name, bounds in guarded_ranges.items() if name not in mentioned]
+    sentences += [range_hint(name, bounds) for name, bounds in guarded_ranges.items() if name not in mentioned]
     return "; ".join(sentences) or "write a smaller range, a `multiple_of` or `null`, or change the model"
 
 
@@ -264,7 +264,7 @@ def _is_root(line: str, lines: list[str]) -> bool:
 def _sentence(line: str, ranges: dict[str, tuple[str | None, str | None]]) -> str:
     """A suggestion of torch in the words of a manifest."""
     if match := _RANGE.fullmatch(line):
-        return _range(match[1], ranges[match[1]])
+        return range_hint(match[1], ranges[match[1]])
     if match := _SIZE.fullmatch(line):
         return f"write `null` for `{match[1]}`, which is always {match[2]}"
     if match := _DERIVED.fullmatch(line):
@@ -276,11 +276,11 @@ def _sentence(line: str, ranges: dict[str, tuple[str | None, str | None]]) -> st
     return f"torch suggests {line}"
 
 
-def _range(name: str, bounds: tuple[str | None, str | None]) -> str:
+def range_hint(name: str, bounds: tuple[str | None, str | None]) -> str:
+    """The hint to write a range: the name of a dimension, and its smallest and largest size."""
     return f"write {{dim: {name}{_bounds(*bounds, 1, 0)}}}"
 
 
 def _bounds(low: str | None, high: str | None, times: int, plus: int) -> str:
     """The range of the size `times * SIZE + plus`, as the end of a mapping. SIZE is from `low` to `high`."""
-    known_bounds = {key: bound for key, bound in (("min", low), ("max", high)) if bound is not None}
-    return "".join(f", {key}: {times * int(bound) + plus}" for key, bound in known_bounds.items())
+    return "".join(f", {key}: {times * int(bound) + plus}" for key, bound in (("min", low), ("max", high)) if bound)

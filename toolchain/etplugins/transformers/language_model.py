@@ -179,6 +179,10 @@ def _check_source_length(huggingface: HuggingFace) -> Iterator[Problem]:
         *others, last = (f"`{name}`" for name, each in tasks.TASKS.items() if each.takes in _WITH_LENGTH)
         message = f"`max_source_length` goes with the tasks {', '.join(others)} and {last}"
         yield Problem(message, (*_PATH, "max_source_length"), at_key=True)
+    elif task is not None and task.parts == "speech" and huggingface["max_source_length"] <= tasks.LEAST_SPOKEN:
+        least = tasks.LEAST_SPOKEN
+        message = f"`task: {huggingface['task']}` speaks texts of {least} tokens or more, of several lengths"
+        yield Problem(message, (*_PATH, "max_source_length"), f"write {least + 1} or more")
 
 
 def _check_encoder_decoder(huggingface: HuggingFace) -> Iterator[Problem]:

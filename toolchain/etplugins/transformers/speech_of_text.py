@@ -68,7 +68,7 @@ def add(model: Any, settings: HuggingFace) -> Entries:
                 logarithms = self.duration_predictor(states, mask, None, **options)
             else:
                 logarithms = self.duration_predictor(states, mask, None)
-        durations = torch.ceil(torch.exp(logarithms) * mask / self.speaking_rate)
+        durations = torch.ceil(torch.exp(logarithms) * mask * (1.0 / self.speaking_rate))  # rounded as in transformers
         return found.prior_means, found.prior_log_variances, durations[:, 0].to(torch.int64)
 
     def speak(self: Any, means: torch.Tensor, variances: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
@@ -135,9 +135,9 @@ def _spline(inside: Any) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
         smallest = options.get("min_derivative", 1e-3)
         padded = torch.nn.functional.pad(derivatives, (1, 1), value=math.log(math.expm1(1 - smallest)))
         limits = {"min_bin_width": 1e-3, "min_bin_height": 1e-3, "min_derivative": 1e-3, **options}
-        bounded = inputs.clamp(-tail_bound, tail_bound)
+        within = inputs.abs() <= tail_bound
+        bounded = torch.where(within, inputs, torch.zeros_like(inputs))  # at a bound, rounding may leave the last bin
         found, determinants = inside(bounded, widths, heights, padded, tail_bound=tail_bound, **limits)
-        within = bounded == inputs
         return torch.where(within, found, inputs), torch.where(within, determinants, torch.zeros_like(determinants))
 
     return compute

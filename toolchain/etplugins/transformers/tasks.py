@@ -16,7 +16,7 @@ from etplugins.transformers.sections import HuggingFace
 
 _CHOICES = 4
 _MOST_TEXTS, _MOST_POINTS = 1024, 16
-_LEAST_SPOKEN, _FRAMES_OF_A_TOKEN = 8, 8
+LEAST_SPOKEN, _FRAMES_OF_A_TOKEN = 8, 8
 """The smallest number of tokens that are spoken, and a number of frames that a token takes at most on the average."""
 _POSITION: ExampleInput = {"shape": [1], "dtype": "int64", "fill": "zeros"}
 
@@ -169,10 +169,10 @@ def _of_codec(_name: str, entry: str, huggingface: HuggingFace) -> Method:
 
 def _of_spoken_text(_name: str, entry: str, huggingface: HuggingFace) -> Method:
     """One method takes tokens and random numbers. The other one takes what it returns, repeated for each frame."""
-    longest = huggingface.get("max_source_length", _LEAST_SPOKEN)
+    longest = max(huggingface.get("max_source_length", 0), LEAST_SPOKEN + 1)  # the check refuses less
     if entry == "encode":
         count = min(longest, 16)
-        dim: Shapes = {"dim": "seq", "min": _LEAST_SPOKEN, "max": longest}
+        dim: Shapes = {"dim": "seq", "min": LEAST_SPOKEN, "max": longest}
         tokens: ExampleInput = {"shape": [1, count], "dtype": "int64", "fill": "ones"}
         return {
             "example_inputs": [tokens, {"shape": [1, 2, count]}],

@@ -37,7 +37,6 @@ _SPACING = re.compile(r"\w*_(period|offset|interval|pattern|freq)|first_k_dense_
 _CUSTOM, _STATIC = "    kind: custom", "    kind: static"
 _RANGE = "  dynamic_shapes: "  # the second line of `methods` that say only the range of a task's input
 _LONGEST = re.compile(r"  max_source_length: (\d+)   # tokens")
-_SHORTER = re.compile(r"write \{dim: \w+(?:, min: [12])?, max: (\d+)\}")  # what an error proposes
 _TASK = "  task: "
 _ONE_LENGTH = 128  # tokens of a text, if it has one length
 _OF_EVERY_MANIFEST = (("model", "huggingface", "config"), ("model", "huggingface", "class"))
@@ -145,12 +144,24 @@ def _adapted(first: First, problem: Problem) -> First | None:
 
 def _of_shorter_texts(first: First, hint: str, why: str) -> First | None:
     """A manifest whose longest text is the one that an error proposes. None if it proposes none, or no shorter one."""
-    proposed, limits = _SHORTER.search(hint), [found for line in first.model if (found := _LONGEST.match(line))]
-    if proposed is None or not limits or int(proposed[1]) >= int(limits[0][1]):
+    proposed, limits = _proposed(hint), [found for line in first.model if (found := _LONGEST.match(line))]
+    if proposed is None or not limits or proposed >= int(limits[0][1]):
         return None
-    lines = [line.replace(limits[0][1], proposed[1], 1) if _LONGEST.match(line) else line for line in first.model]
-    remark = f"A text has at most {proposed[1]} tokens; a longer one fails: {why}."
+    lines = [line.replace(limits[0][1], str(proposed), 1) if _LONGEST.match(line) else line for line in first.model]
+    remark = f"A text has at most {proposed} tokens; a longer one fails: {why}."
     return replace(first, model=lines, remarks=[*first.remarks, remark])
+
+
+def _proposed(hint: str) -> int | None:
+    """The largest size that an error proposes, in the words of the function that writes such hints. None if it proposes
+    none, or a range that leaves out short texts."""
+    from etbuild.export.export_errors import range_hint
+
+    for least in (None, "1", "2"):
+        form = re.escape(range_hint("NAME", (least, "9"))).replace("NAME", r"\w+").replace("9", r"(\d+)")
+        if found := re.search(form, hint):
+            return int(found[1])
+    return None
 
 
 def _of_one_length(first: First, why: str) -> First | None:

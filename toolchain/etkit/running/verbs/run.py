@@ -6,6 +6,7 @@ import argparse
 import io
 import json
 import math
+import struct
 import tempfile
 import wave
 from collections.abc import Iterator
@@ -63,16 +64,18 @@ def run(options: argparse.Namespace) -> int:
     from etplugins.runtime.session import Session
 
     inputs = arguments.inputs(method, facts, given)
+    is_sound = options.output is not None and options.output.suffix == _SOUND
+    has_rate = is_sound and _RATE in files.facts["methods"] and not files.method(_RATE)["inputs"]
 
     def work() -> tuple[list[Any], object]:
         with tempfile.TemporaryDirectory() as scratch:
             session = Session(files, Path(scratch))
-            return session.call(method, inputs), session.call(_RATE, [])[0] if _RATE in files.facts["methods"] else None
+            return session.call(method, inputs), next(iter(session.call(_RATE, [])), None) if has_rate else None
 
     with _counted(inputs[len(given) :]):
         outputs, rate = child.result(f"running {method}", work)
-    if options.output is not None and options.output.suffix == _SOUND:
-        _write_sound(options.output, outputs[0], rate)
+    if is_sound:
+        _write_sound(options.output, next(iter(outputs), None), rate)
     elif options.output is not None:
         _write(options.output, outputs)
     if options.json:
@@ -123,24 +126,35 @@ def _finite(value: Any) -> Any:
 
 
 def _write_sound(path: Path, sound: Any, rate: object) -> None:
-    """Writes a sound of 16 bits, from numbers between -1 and 1: [samples], or [..., channels, samples].
+    """Writes a sound of 16 bits, from numbers between -1 and 1: [samples], [1, samples] or [1, channels, samples].
 
     Raises:
-        InputError: The output holds no sound, or `rate`, the samples of a second, is not known.
+        InputError: The output is not one sound of finite floats; or `rate`, the samples of a second, is not known, or
+            none that a file can hold.
     """
     from etbuild.publishing import artifacts
 
-    if not (hasattr(sound, "is_floating_point") and sound.is_floating_point() and sound.dim()) or type(rate) is not int:
-        message = f"-o {path}: a sound needs an output of floats, and the constant method `{_RATE}`"
-        raise InputError.of(
-            message, f"`-o FILE.safetensors` writes all outputs; `constant_methods: {{{_RATE}: 16000}}`"
-        )
-    channels = sound.reshape(-1, sound.shape[-1])
+    if not (hasattr(sound, "is_floating_point") and sound.is_floating_point()):
+        raise InputError.of(f"-o {path}: a sound needs an output of floats", "`-o FILE.safetensors` writes all outputs")
+    shape = list(sound.shape)
+    if len(shape) not in (1, 2, 3) or 0 in shape or (len(shape) > 1 and shape[0] > 1):
+        message = f"-o {path}: the output {shape} is not one sound: [samples], [1, samples] or [1, channels, samples]"
+        raise InputError.of(message, "`-o FILE.safetensors` writes all outputs")
+    if not sound.isfinite().all():
+        raise InputError.of(f"-o {path}: the output holds NaN or infinity, which a sound cannot")
+    if type(rate) is not int or rate <= 0:
+        message = f"-o {path}: a sound needs the constant method `{_RATE}`: an integer above 0"
+        raise InputError.of(message, f"`constant_methods: {{{_RATE}: 16000}}`")
+    channels = sound.reshape(-1, shape[-1])
     content = (channels.clamp(-1, 1) * _LOUDEST).round().short().T.contiguous().numpy().astype("<i2").tobytes()
     with io.BytesIO() as file:
-        with wave.open(file, "wb") as opened:
-            opened.setparams((len(channels), 2, rate, 0, "NONE", ""))
-            opened.writeframes(content)
+        try:
+            with wave.open(file, "wb") as opened:
+                opened.setparams((len(channels), 2, rate, 0, "NONE", ""))
+                opened.writeframes(content)
+        except (wave.Error, struct.error) as error:
+            message = f"-o {path}: no WAV file holds the output {shape} with {rate} samples in a second: {error}"
+            raise InputError.of(message, "`-o FILE.safetensors` writes all outputs") from error
         artifacts.replace(path, file.getvalue())
 
 
