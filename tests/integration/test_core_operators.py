@@ -607,7 +607,8 @@ def test_what_the_inputs_or_chance_decide_is_no_constant(module: torch.nn.Module
 def test_a_size_of_one_counts_where_the_method_allows_it() -> None:
     """PyTorch itself takes each dynamic size for 2 or more."""
     net = Net(lambda self, x: torch.ones(torch.sym_max(2, x.shape[0])))
-    program = torch.export.export(net, (torch.ones(4),), dynamic_shapes={"inputs": [{0: torch.export.Dim("n", max=9)}]})
+    sizes = {"inputs": ({0: torch.export.Dim("n", max=9)},)}
+    program = torch.export.export(net, (torch.ones(4),), dynamic_shapes=sizes)
     core_operators.make_lowerable(program, ())
     maxima = program.graph.find_nodes(op="call_function", target=torch.sym_max)
     assert len(maxima) == any(limits.lower < 2 for limits in program.range_constraints.values())

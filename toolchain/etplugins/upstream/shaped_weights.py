@@ -20,7 +20,7 @@ _LAYERS = {ops.edge.aten.convolution.default, ops.edge.aten.linear.default}
 def shape(program: ExportedProgram) -> None:
     """Makes the readers of a view read the weight, which gets the shape of the view.
 
-    A weight keeps its shape if the method writes to it, reads it in several shapes, or reads it elsewhere than in layers.
+    A weight keeps its shape if the method writes to it, reads it in several shapes, or reads it outside of layers.
 
     Args:
         program: The method in the edge dialect. It is changed in place.
