@@ -17,7 +17,6 @@ import json
 import platform
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,7 +46,6 @@ class Row:
     Attributes:
         name: The name of the manifest.
         about: The first comment of the manifest.
-        seconds: The wall time of `etbuild build` without the cache, in a process of its own.
         size: The bytes of the program.
         delegated: The operators that XNNPACK computes.
         operators: All operators.
@@ -57,7 +55,6 @@ class Row:
 
     name: str
     about: str
-    seconds: float
     size: int
     delegated: int
     operators: int
@@ -79,9 +76,7 @@ def measure(name: str, scratch: Path) -> Row:
     """
     path = GALLERY / f"{name}.yaml"
     manifest = yaml.safe_load(path.read_text("utf-8"))
-    start = time.monotonic()
     build(path, scratch, environment=None)
-    seconds = time.monotonic() - start
     report = json.loads((scratch / f"{name}.report.json").read_text("utf-8"))
     operators = [method["operators"] for method in report["methods"].values()]
     delegated = sum(sum(counts.values()) for each in operators for counts in each["delegated"].values())
@@ -98,7 +93,6 @@ def measure(name: str, scratch: Path) -> Row:
     return Row(
         name=name,
         about=path.read_text("utf-8").splitlines()[2].removeprefix("# "),
-        seconds=seconds,
         size=(scratch / f"{name}.pte").stat().st_size,
         delegated=delegated,
         operators=delegated + sum(sum(each["fallback"].values()) for each in operators),
@@ -219,34 +213,33 @@ def _tensors(value: Any) -> list[torch.Tensor]:
 
 
 _PAGE = """\
-# Gallery: manifests of 25 architectures to copy
+# Gallery: manifests of {count} architectures to copy
 
 For people who look for a model like theirs.
-Architectures of transformers at small sizes, and three models of our own. Copy the manifest from
+Architectures of transformers at small sizes, and some models of our own. Copy the manifest from
 [`examples/gallery`](../examples/gallery), and put your configuration and weights into it.
 
 `make gallery` builds all of them, runs them in ExecuTorch's runtime on random inputs, compares the outputs with eager
 PyTorch, and writes this page. `make test-all` only compares.
 
-Measured with ExecuTorch {executorch}, torch {torch} and transformers {transformers} on {machine}, without the cache.
+Measured with ExecuTorch {executorch}, torch {torch} and transformers {transformers} on {machine}.
 *Difference* is the largest one, as a share of the largest output. *Delegated* counts the operators of XNNPACK.
 
-| manifest | what it is | build | size | delegated | difference | |
-|---|---|---|---|---|---|---|
+| manifest | what it is | size | delegated | difference | |
+|---|---|---|---|---|---|
 """
 
 
 def page(rows: list[str]) -> str:
     """The text of docs/gallery.md with these rows of its table."""
     versions = {name: importlib.metadata.version(name).partition("+")[0] for name in _MEASURED_WITH}
-    return "".join([_PAGE.format(**versions, machine=platform.machine()), *rows])
+    return "".join([_PAGE.format(**versions, machine=platform.machine(), count=len(NAMES)), *rows])
 
 
 def _line(row: Row) -> str:
     cells = [
         f"[{row.name}](../examples/gallery/{row.name}.yaml)",
         row.about.rstrip("."),
-        f"{row.seconds:.0f} s",
         f"{row.size / 1000:.0f} kB",
         f"{row.delegated} of {row.operators}",
         f"{row.difference:.0e}",
