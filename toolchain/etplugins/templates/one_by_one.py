@@ -339,8 +339,9 @@ def _bound(
             with job.stage(f"bind {name}") if method.weights else nullcontext():
                 parts[name] = _with_non_finite(method_archive.load(method, binding), method.kinds, non_finite)
         except CannotBind as error:
-            reasons[name] = str(error)
-            lowered = _lowered_with_weights(job, {name: reasons[name]}, found, store)
+            # No reason for the report: it depends on the content of weights, and is none where nothing is bound.
+            print(f"note: `{name}` is lowered with its weights, because {error}", file=sys.stderr)
+            lowered = _lowered_with_weights(job, {name: str(error)}, found, store)
             parts[name] = method_archive.load(lowered[name], binding)
     return parts, reasons
 

@@ -166,9 +166,11 @@ def _largest_of(program: Any, given: Node) -> list[float]:
     name = program.graph_signature.inputs_to_lifted_tensor_constants.get(given.name, "")
     value = program.state_dict.get(given.target) if given.name.startswith(_NUMBER) else program.constants.get(name)
     content = getattr(value, "constant", value)  # a fake tensor may know its number
-    if type(content) is not torch.Tensor or not bool(content.isfinite().any()):
+    if type(content) is not torch.Tensor:
         return []
-    return [float(content[content.isfinite()].abs().max())]
+    numbers = content.double()  # a mask may be of booleans
+    finite = numbers[numbers.isfinite()]
+    return [float(finite.abs().max())] if finite.numel() else []
 
 
 def _is_needless(node: Any) -> bool:
