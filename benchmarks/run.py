@@ -67,6 +67,7 @@ BENCHMARKS = {
     "checkpoints": Benchmark("-m benchmarks.checkpoints.run", 55, "--pairs 1 --models llama bert resnet", 3),
     "llm": Benchmark(_LLM, 65, "--only ours plain optimum --shapes", 30),
     "memory": Benchmark("-m benchmarks.memory.run", 6, "--formats gptq", 2),
+    "outside": Benchmark("-m benchmarks.outside.run", 20, "--models bert vit", 2),
     "estimates": Benchmark("-m benchmarks.estimates.run", 25, "--models llama bert --only programs", 3),
     "bazel": Benchmark("-m benchmarks.bazel.run", 2, needs="BAZEL"),
     "monorepo": Benchmark("-m benchmarks.monorepo.run", 20, "--real 0", 10, needs="BAZEL"),
@@ -81,7 +82,7 @@ BENCHMARKS = {
     "faults": Benchmark(_FAULTS, 60, own="docs/reliability.md", printed="faults.json"),
 }
 """By name, those first whose figures are worth most."""
-QUIET = {name for name, one in BENCHMARKS.items() if not one.own} - {"upgrades", "estimates"}
+QUIET = {name for name, one in BENCHMARKS.items() if not one.own} - {"upgrades", "estimates", "outside"}
 """Those that measure time."""
 
 

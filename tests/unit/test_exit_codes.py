@@ -18,7 +18,7 @@ from tests.helpers.http_server import Server
 from tools.reference import command_line
 
 NO_REGISTRY = "127.0.0.1:1/models/net:v1"
-WITH_TORCH = {("bench", 3), ("build", 3), ("generate", 3), ("test", 3)}
+WITH_TORCH = {("bench", 3), ("build", 3), ("generate", 3), ("plan", 3), ("test", 3)}
 """Cases that need PyTorch: tests/integration has them."""
 
 REPORT = make_report(1, 1, 1)
