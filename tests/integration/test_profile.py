@@ -206,9 +206,9 @@ def test_the_text_is_a_table(project: Path, capfd: pytest.CaptureFixture[str]) -
     assert main.main(["profile", str(project / "out/net.pte"), "forward", "--calls=2"]) == 0
     out = capfd.readouterr().out
     assert re.search(
-        r"^net\.pte forward: \S+ (?:µs|ms) a call \(the median; \S+ to \S+ in 2 calls\)$", out, re.MULTILINE
+        r"^net\.pte forward: \S+ (?:µs|ms) a call \(the median; \S+ \S+ to \S+ \S+ in 2 calls\)$", out, re.MULTILINE
     )
-    assert re.search(r"^delegate XnnpackBackend +1 +\S+ +\S+%$", out, re.MULTILINE)
+    assert re.search(r"^delegate XnnpackBackend +1 +\S+ \S+ +\S+%$", out, re.MULTILINE)
     assert textwrap.dedent(out) == out
 
 
