@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 from benchmarks.families import run as steps
 from tests.helpers import single_calls
 from tests.helpers.runtime import run
-from tests.helpers.small_configurations import CODECS, IMAGE, SAM
+from tests.helpers.small_configurations import CODECS, IMAGE, SAM, VITS
 
 Row = dict[str, Any]
 Calls = list[tuple[str, list[torch.Tensor]]]
@@ -178,24 +178,6 @@ _DPT = {
     "neck_hidden_sizes": [8, 8, 16, 16],
     "fusion_hidden_size": 8,
     "is_hybrid": False,
-}
-_VITS = {
-    "vocab_size": _VOCABULARY,
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "ffn_dim": 32,
-    "flow_size": 16,
-    "spectrogram_bins": 8,
-    "upsample_initial_channel": 16,
-    "upsample_rates": [4, 2],
-    "upsample_kernel_sizes": [8, 4],
-    "resblock_kernel_sizes": [3],
-    "resblock_dilation_sizes": [[1, 3]],
-    "duration_predictor_filter_channels": 16,
-    "duration_predictor_num_flows": 2,
-    "prior_encoder_num_flows": 2,
-    "prior_encoder_num_wavenet_layers": 2,
 }
 
 FAMILIES: dict[tuple[str, str], dict[str, Any]] = {
@@ -373,7 +355,7 @@ FAMILIES: dict[tuple[str, str], dict[str, Any]] = {
     ("metaclip_2", "AutoModel"): _CLIP,
     **{(name, _FINDER): {**_CLIP, "projection_dim": 32} for name in ("owlvit", "owlv2")},
     ("blip", _CAPTIONS): {"text_config": {**_TEXT, "encoder_hidden_size": 32}, "vision_config": IMAGE},
-    ("vits", _VOICE): _VITS,
+    ("vits", _VOICE): {**VITS, "vocab_size": _VOCABULARY},
     ("sam", "AutoModelForMaskGeneration"): SAM,
     ("encodec", "AutoModel"): {**CODECS["encodec"], "sampling_rate": 160},
     ("mimi", "AutoModel"): {**CODECS["mimi"], "sampling_rate": 160},

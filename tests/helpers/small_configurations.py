@@ -64,3 +64,20 @@ CODECS: dict[str, dict[str, Any]] = {
         "upsample_groups": 32,
     },
 }
+VITS: dict[str, Any] = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "ffn_dim": 32,
+    "flow_size": 16,
+    "spectrogram_bins": 8,
+    "upsample_initial_channel": 16,
+    "upsample_rates": [4, 2],
+    "upsample_kernel_sizes": [8, 4],
+    "resblock_kernel_sizes": [3],
+    "resblock_dilation_sizes": [[1, 3]],
+    "duration_predictor_filter_channels": 16,
+    "duration_predictor_num_flows": 2,
+    "prior_encoder_num_flows": 2,
+    "prior_encoder_num_wavenet_layers": 2,
+}

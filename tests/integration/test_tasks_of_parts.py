@@ -14,7 +14,7 @@ from etbuild.cli import main
 from tests.helpers import commands, single_calls
 from tests.helpers.random_tokens import tokens
 from tests.helpers.runtime import run
-from tests.helpers.small_configurations import CODECS, IMAGE, SAM
+from tests.helpers.small_configurations import CODECS, IMAGE, SAM, VITS
 
 transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.filterwarnings("ignore")  # warnings of transformers
@@ -98,30 +98,10 @@ def test_from_a_folder_to_the_boxes_of_texts(family: str, tmp_path: Path) -> Non
     _check(found, [[features, wanted.pred_boxes, *objects], *vectors, [wanted.logits]])
 
 
-_VITS: dict[str, Any] = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "ffn_dim": 32,
-    "flow_size": 16,
-    "spectrogram_bins": 8,
-    "upsample_initial_channel": 16,
-    "upsample_rates": [4, 2],
-    "upsample_kernel_sizes": [8, 4],
-    "resblock_kernel_sizes": [3],
-    "resblock_dilation_sizes": [[1, 3]],
-    "duration_predictor_filter_channels": 16,
-    "duration_predictor_num_flows": 2,
-    "prior_encoder_num_flows": 2,
-    "prior_encoder_num_wavenet_layers": 2,
-}
-
-
 @pytest.mark.parametrize("drawn", [True, False])
 def test_a_text_is_spoken_as_by_transformers(drawn: bool, tmp_path: Path) -> None:
     """With the same random numbers. The application repeats what it got for each token."""
-    config = {**_VITS, "use_stochastic_duration_prediction": drawn}
+    config = {**VITS, "vocab_size": VOCABULARY, "use_stochastic_duration_prediction": drawn}
     torch.manual_seed(0)
     made = transformers.VitsModel(transformers.VitsConfig(**config)).eval()
     made.save_pretrained(tmp_path / "net")
