@@ -112,6 +112,16 @@ def _objects_that_stay() -> None:
     gc.freeze()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _environment_of_each_file() -> Iterator[None]:
+    """No file of tests gets variables that the code under test set in an earlier file."""
+    before = dict(os.environ)
+    yield
+    for name in os.environ.keys() - before.keys():
+        del os.environ[name]
+    os.environ.update(before)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Gives the tests their own cache, so that they do not use the user's, and no warm processes."""

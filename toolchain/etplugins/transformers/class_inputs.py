@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import os
 from dataclasses import dataclass
 from typing import Any
+
+from etplugins.transformers import offline
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,7 @@ def of_class(name: str) -> ClassInputs | None:
     Args:
         name: The name of the class.
     """
-    os.environ["HF_HUB_OFFLINE"] = "1"  # transformers reads it when it is imported
-    transformers = importlib.import_module("transformers")
+    transformers = offline.transformers()
     try:
         found = getattr(transformers, name, None)
     except (ImportError, RuntimeError):  # from a package that transformers imports

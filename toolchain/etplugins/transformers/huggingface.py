@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import importlib
-import os
 from collections.abc import Callable
 from contextlib import nullcontext
 from types import ModuleType
@@ -27,13 +25,11 @@ from etbuild.model.module import set_methods
 from etbuild.plan.parts import ModuleSource
 from etbuild.plan.step_plans import ExportPlan
 from etbuild.surroundings.random_seeds import seed
-from etplugins.transformers import tasks
+from etplugins.transformers import offline, tasks
 from etplugins.transformers.empty_parameters import parameters_left_empty
 from etplugins.transformers.huggingface_config import PATH as _PATH
 from etplugins.transformers.huggingface_config import is_auto, make_config, nearest
 from etplugins.transformers.parts import settings_of
-
-_NO_NETWORK = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
 
 
 def create(source: ModuleSource, context: StepContext, loaded: bool = False) -> torch.nn.Module:
@@ -151,9 +147,8 @@ def _works_otherwise(make: Callable[..., Any], config: Any) -> bool:
 
 
 def _import() -> ModuleType:
-    os.environ.update(_NO_NETWORK)  # transformers reads these when it is imported
     try:
-        return importlib.import_module("transformers")
+        return offline.transformers()
     except ImportError as error:
         message = f"`huggingface` needs transformers, which cannot be imported: {error}"
         raise BuildError.at(_PATH, message, install_hint("huggingface")) from None

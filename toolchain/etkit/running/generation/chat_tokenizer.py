@@ -5,8 +5,6 @@ A template is a program of somebody else. transformers runs it in the sandbox of
 
 from __future__ import annotations
 
-import importlib
-import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,13 +19,13 @@ from etbuild.extras import install_hint
 from etkit.running.generation.tokenizer_files import SETTINGS, TEMPLATE, preferred
 from etplugins.tokenizer.limited import Limited
 from etplugins.tokenizer.runner_tokenizer import of_runner
+from etplugins.transformers import offline
 
 Message = Mapping[str, str]
 """`role` (system, user or assistant) and `content`."""
 
 _RENDERING = 10.0  # seconds of processor time; a template takes milliseconds
 _MARK = "qzx"  # a text that no template contains; it stands for an answer
-_NO_NETWORK = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}  # transformers reads these when it is imported
 _HINT = f"name {TEMPLATE}, or the tokenizer_config.json that has the template, in `tokenizer`"
 
 
@@ -152,9 +150,8 @@ class _Reader:
 
 def _classes() -> tuple[Any, Any]:
     """The two classes of transformers that read a tokenizer: for settings that name a class, and for others."""
-    os.environ.update(_NO_NETWORK)
     try:
-        transformers = importlib.import_module("transformers")
+        transformers = offline.transformers()
         return transformers.AutoTokenizer, transformers.PreTrainedTokenizerFast
     except ImportError as error:
         message = f"`--chat` needs transformers, which cannot be imported: {error}"
