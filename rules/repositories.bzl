@@ -47,6 +47,7 @@ def executorch_repositories(register = True, py_info = None, **kwargs):
     - `requirements`: label, a lock in pip's format that replaces the lock of the rules. To add packages, use
       `extra_requirements`.
     - `torch`: string, the build of torch: `cpu`, or `index` for the one on the package index. Default: `cpu` if the lock has it.
+    - `version`: string, the release of ExecuTorch, such as `1.4.1`. Default: the newest of those that the rules support.
 
     Args:
       register: bool, whether to register the default toolchain. If false, register a toolchain of your own

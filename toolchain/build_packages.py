@@ -1,9 +1,9 @@
 """Provides the packages that the driver needs: a virtual environment from pinned requirements with hashes.
 
-    python3 build_packages.py --requirements LOCK [--extra LOCK]... [--more LOCK]... --cpu LOCK --cuda LOCK --build LOCK
-                              --out DIR [--torch cpu|index] [--pack] [-- ARGUMENT...]
-    python3 build_packages.py --requirements LOCK [--extra LOCK]... [--more LOCK]... --cuda LOCK --packages PEX
-                              --out DIR
+    python3 build_packages.py --requirements LOCK [--instead LOCK] [--extra LOCK]... [--more LOCK]... --cpu LOCK
+                              --cuda LOCK --build LOCK --out DIR [--torch cpu|index] [--pack] [-- ARGUMENT...]
+    python3 build_packages.py --requirements LOCK [--instead LOCK] [--extra LOCK]... [--more LOCK]... --cuda LOCK
+                              --packages PEX --out DIR
 
 write, for the version of Python that runs this,
     DIR/venv           a link to a virtual environment with the packages and their bytecode. All that need the same
@@ -65,6 +65,7 @@ from locks import (
     pins_of,
     split_torch,
     use_platform,
+    with_others,
 )
 from packages_file import DESCRIPTION, PYTHON, compile_bytecode, make_venv, pack, site_packages, unpack
 
@@ -84,6 +85,7 @@ def main(arguments: list[str]) -> None:
     """Provides the environment, and writes what describes it."""
     parser = argparse.ArgumentParser(description="Provide the packages that the driver runs on.")
     parser.add_argument("--requirements", type=Path, required=True, help="lock of the driver's requirements")
+    parser.add_argument("--instead", type=Path, help="lock of packages that replace those of --requirements")
     parser.add_argument(
         "--extra", type=Path, dest="extras", action="append", default=[], help="lock of what an extra needs in addition"
     )
@@ -111,6 +113,8 @@ def main(arguments: list[str]) -> None:
     if options.platform:
         use_platform(options.platform)
     pins = pins_of([options.requirements, *options.extras])
+    if options.instead:
+        pins = with_others(pins, pins_of([options.instead]))
     check_has(pins, options.needs)
     check_covers(pins, options.covers)
     for lock in options.more:

@@ -135,6 +135,12 @@ _SYSTEMS = {
 }
 
 
+def with_others(pins: list[str], others: list[str]) -> list[str]:
+    """Returns pins in which others take the place of those of the same packages."""
+    replaced = pinned(others).keys()
+    return [pin for pin in pins if not pinned([pin]).keys() & replaced] + others
+
+
 def check_has(pins: list[str], names: list[str]) -> None:
     """Exits if the user's own lock lacks a package that the driver needs."""
     if missing := [name for name in names if name not in pinned(pins)]:

@@ -8,6 +8,7 @@ Needs `packaging`, and `uv` and `pip` on the PATH. Writes to its own directory:
     requirements-cpu.lock    the CPU builds of torch
     requirements-cuda.lock   additional packages that the registry's own Linux build of torch needs
     requirements-build.lock  packages that build the toolchain
+    requirements-executorch-RELEASE.lock  an older release of ExecuTorch, in place of the newest one
 
 Each lock is for every Python of `PYTHONS` on every platform of `PLATFORMS`. All extras are resolved together, so a
 package has the same version for every choice of extras, Python and platform. A package that some of them do not need
@@ -30,6 +31,8 @@ from pathlib import Path
 
 import tomllib
 from packaging.markers import Marker
+
+from etbuild.releases import SUPPORTED
 
 HERE = Path(__file__).resolve().parent
 PROJECT = HERE.parent / "pyproject.toml"
@@ -102,6 +105,10 @@ def main(arguments: list[str]) -> None:
         [pin for name, pin in base.items() if CUDA.match(name)],
     )
     write("requirements-cpu.lock", "The CPU builds of torch, on an index of their own.", [cpu])
+    for release in SUPPORTED[:-1]:
+        one = pins(resolve("-", "--no-deps", stdin=f"executorch=={release}\n", preferred=""))
+        purpose = f"ExecuTorch {release}, in place of the release in `requirements.lock`."
+        write(f"requirements-executorch-{release}.lock", purpose, list(one.values()))
     builders = pins(resolve("-", stdin=BUILD_REQUIREMENTS, preferred=known))
     write("requirements-build.lock", "What builds the toolchain.", list(builders.values()))
 

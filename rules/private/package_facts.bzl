@@ -38,6 +38,12 @@ CPU_BUILDS = {
     "linux_x86_64": ["3.11"],
 }
 
+# The releases of ExecuTorch: the one in the lock, and those that can take its place.
+NEWEST_RELEASE = "1.5.1"
+OLDER_RELEASES = [
+    "1.4.1",
+]
+
 # The constraints of each kind of machine that packages can be for, by the name that rules_python gives it.
 PLATFORMS = {
     "linux_aarch64": ["@platforms//os:linux", "@platforms//cpu:aarch64"],

@@ -7,13 +7,14 @@ file that is downloaded. The driver is not part of the repository: a change to t
 """
 
 load(":downloads.bzl", "check_sha256")
-load(":package_facts.bzl", "CPU_BUILDS", "EXTRAS", "REQUIRED", "VERSIONS")
+load(":package_facts.bzl", "CPU_BUILDS", "EXTRAS", "NEWEST_RELEASE", "OLDER_RELEASES", "REQUIRED", "VERSIONS")
 load(":platforms.bzl", "check_platform", "host_platform")
 load(":pythons.bzl", "about", "check_version", "pythons_on_path")
 load(":watch.bzl", "watch")
 
 _LOCK = Label("//toolchain:requirements.lock")
 _LOCKS_OF_EXTRAS = {extra: Label("//toolchain:requirements-{}.lock".format(extra)) for extra in EXTRAS}
+_LOCKS_OF_RELEASES = {release: Label("//toolchain:requirements-executorch-{}.lock".format(release)) for release in OLDER_RELEASES}
 _CPU_LOCK = Label("//toolchain:requirements-cpu.lock")
 _CUDA_LOCK = Label("//toolchain:requirements-cuda.lock")
 
@@ -52,8 +53,12 @@ packed_packages(
 def _locks(repository_ctx):
     """Returns the options of the builder that name locks, each with the path of its lock."""
     attributes = repository_ctx.attr
+    if attributes.version and attributes.requirements:
+        fail("`version` and `requirements` both name a release of ExecuTorch: remove one of them.")
     of_extras = "--covers" if attributes.requirements else "--extra"
     locks = [("--requirements", watch(repository_ctx, attributes.requirements or _LOCK))]
+    if attributes.version in _LOCKS_OF_RELEASES:
+        locks.append(("--instead", watch(repository_ctx, _LOCKS_OF_RELEASES[attributes.version])))
     locks.append(("--cpu", watch(repository_ctx, _CPU_LOCK)))
     locks.append(("--cuda", watch(repository_ctx, _CUDA_LOCK)))
     locks += [(of_extras, watch(repository_ctx, _LOCKS_OF_EXTRAS[extra])) for extra in sorted(attributes.extras)]
@@ -263,6 +268,13 @@ PACKAGES_ATTRS = {
               "gigabytes. Default: `cpu` if the lock has it for the Python and the machine. CPU builds come from the indexes of " +
               "your configuration, or else from PyTorch's, `https://download.pytorch.org/whl/cpu`.",
         values = ["", "cpu", "index"],
+    ),
+    "version": attr.string(
+        doc = "The release of ExecuTorch: {}, or `{}`. Default: the last one.".format(
+            ", ".join(["`{}`".format(release) for release in OLDER_RELEASES]),
+            NEWEST_RELEASE,
+        ),
+        values = ["", NEWEST_RELEASE] + OLDER_RELEASES,
     ),
 }
 

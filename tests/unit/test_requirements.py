@@ -16,11 +16,13 @@ from packaging.utils import canonicalize_name
 
 import locks
 import update_lock
+from etbuild.releases import SUPPORTED
 from tools.reference.starlark import Loader
 
 REPOSITORY = Path(__file__).parents[2]
 TOOLCHAIN = REPOSITORY / "toolchain"
-OTHERS = {"build", "cpu", "cuda"}  # locks that do not belong to an extra
+OLDER = {f"executorch-{release}" for release in SUPPORTED[:-1]}
+OTHERS = {"build", "cpu", "cuda", *OLDER}  # locks that do not belong to an extra
 
 
 def extras() -> set[str]:
@@ -117,3 +119,11 @@ def requirements_of(name: str, version: str) -> list[str]:
     except importlib.metadata.PackageNotFoundError:
         return NOT_HERE
     return list(distribution.requires or []) if distribution.version.partition("+")[0] == version else NOT_HERE
+
+
+@pytest.mark.parametrize("release", SUPPORTED[:-1])
+def test_an_older_release_takes_the_place_of_the_newest(release: str) -> None:
+    newest = locks.pins_of([TOOLCHAIN / "requirements.lock"])
+    older = locks.with_others(newest, locks.pins_of([TOOLCHAIN / f"requirements-executorch-{release}.lock"]))
+    assert locks.pinned(older) == {**locks.pinned(newest), "executorch": release}
+    assert len(older) == len(newest)

@@ -32,7 +32,7 @@ def test_supported_releases_are_accepted_without_a_message(
 
 def test_an_older_release_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     install("1.3.1", monkeypatch, tmp_path)
-    with pytest.raises(BuildError, match=r"ExecuTorch 1\.3\.1 is too old(.|\n)*supported: 1\.5\.1"):
+    with pytest.raises(BuildError, match=r"ExecuTorch 1\.3\.1 is too old(.|\n)*supported: 1\.4\.1, 1\.5\.1"):
         releases.check()
 
 
@@ -48,7 +48,9 @@ def test_an_unknown_release_is_tried(
 
 def test_the_package_asks_for_these_releases() -> None:
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
-    (newest,) = releases.SUPPORTED
-    assert f"executorch=={newest}" in project["dependencies"]
+    oldest, newest = releases.SUPPORTED[0], releases.SUPPORTED[-1]
+    assert f"executorch>={oldest},<={newest}" in project["dependencies"]
     assert releases.WRITTEN_FOR["executorch"] == newest
-    assert f"\nexecutorch=={newest} " in (REPOSITORY / "toolchain/requirements.lock").read_text()
+    for release in releases.SUPPORTED:
+        name = "requirements" if release == newest else f"requirements-executorch-{release}"
+        assert f"\nexecutorch=={release} " in (REPOSITORY / f"toolchain/{name}.lock").read_text()

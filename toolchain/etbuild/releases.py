@@ -16,7 +16,7 @@ from etbuild.errors import BuildError
 if TYPE_CHECKING:
     from executorch.exir._serialize._cord import CordBuffer
 
-SUPPORTED = ("1.5.1",)
+SUPPORTED = ("1.4.1", "1.5.1")
 # The switches of `etplugins.accelerate` and the saved methods of `method_archive` use private code of these releases.
 WRITTEN_FOR = {"torch": "2.13.0", "executorch": "1.5.1"}
 
@@ -51,10 +51,10 @@ def _numbers(release: str) -> list[int]:
 
 
 def is_file_backed(blob: CordBuffer) -> bool:
-    """Whether a blob is in a file and not in memory."""
-    from executorch.exir._serialize._cord import FileBackedData
+    """Whether a blob is in a file and not in memory. Before release 1.5, each blob is in memory."""
+    from executorch.exir._serialize import _cord
 
-    return isinstance(blob, FileBackedData)
+    return hasattr(_cord, "FileBackedData") and isinstance(blob, _cord.FileBackedData)
 
 
 def sha256_of(blob: CordBuffer) -> bytes:

@@ -23,6 +23,7 @@ from etbuild.key import code
 from etbuild.manifest.file_names import OTHER_OUTPUTS
 from etbuild.plan.expectations import INPUTS
 from etbuild.plugins import Plugin
+from etbuild.releases import SUPPORTED
 from etkit.building.checkpoints import CHARACTERS
 
 _OF_PROGRAMS = '''\
@@ -77,6 +78,10 @@ VERSIONS = {versions}
 
 # The versions of Python with a CPU build of torch in the lock, by platform. The others have what the package index has.
 CPU_BUILDS = {cpu_builds}
+
+# The releases of ExecuTorch: the one in the lock, and those that can take its place.
+NEWEST_RELEASE = {newest_release}
+OLDER_RELEASES = {older_releases}
 
 # The constraints of each kind of machine that packages can be for, by the name that rules_python gives it.
 PLATFORMS = {platforms}
@@ -145,6 +150,8 @@ def _of_packages(project: Mapping[str, Iterable[str]]) -> str:
         extras=_list(sorted(project["optional-dependencies"])),
         versions=_list(sorted(update_lock.PYTHONS, key=Version, reverse=True)),
         cpu_builds=_dict({name: json.dumps(versions) for name, versions in sorted(cpu.items())}),
+        newest_release=json.dumps(SUPPORTED[-1]),
+        older_releases=_list(SUPPORTED[:-1]),
         platforms=_dict({name: _constraints(name) for name in sorted(platforms)}),
     )
 

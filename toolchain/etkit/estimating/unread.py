@@ -10,10 +10,10 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 import torch
-from executorch.exir._serialize._cord import FileBackedData
 
 from etbuild.emit.emitted import Emitted
 from etbuild.lower.blobs import Blob
+from etplugins.accelerate.file_backed import FileBackedData
 from etplugins.templates import method_archive
 
 if TYPE_CHECKING:

@@ -7,13 +7,15 @@ import os
 import threading
 import zlib
 from pathlib import Path
-from typing import Any
-
-from executorch.exir._serialize._cord import CordBuffer, FileBackedData
+from typing import TYPE_CHECKING, Any
 
 from etbuild.errors import BuildError
 from etbuild.files import digests
 from etbuild.files.writing import WrittenFile
+
+if TYPE_CHECKING:
+    from executorch.exir._serialize._cord import CordBuffer
+from etplugins.accelerate.file_backed import FileBackedData
 
 
 class PartOfFile(FileBackedData):  # type: ignore[misc]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -42,11 +43,19 @@ class Session:
             raise InputError.of(f"the runtime here has no backend `{missing[0]}`", "run the program on its device")
         self._files = files
         data = _merged(files.named_data, scratch) if len(files.named_data) > 1 else next(iter(files.named_data), None)
+        load: Callable[..., Any] = Runtime.get().load_program
+        if data is not None and "data_path" not in inspect.signature(load).parameters:
+            from etplugins.runtime.program_with_data import ProgramWithData
+
+            if files.shares_state:
+                message = "this release of ExecuTorch cannot load named data from Python for methods that share state"
+                raise BuildError.of(message, "keep the weights in the program, or use ExecuTorch 1.5")
+            load = ProgramWithData
         self._load = partial(
-            Runtime.get().load_program,
-            data_path=data,
+            load,
             verification=Verification.InternalConsistency,
             enable_etdump=record,
+            **({} if data is None else {"data_path": data}),
         )
         self._programs: dict[str, Any] = {}
         self.load_program(next(iter(files.facts["methods"])))

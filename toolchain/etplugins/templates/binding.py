@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
-from executorch.exir._serialize._cord import FileBackedData
 
 from etbuild.exception_text import summary
 from etbuild.lower.blobs import Blob
 from etbuild.model.tensor_bytes import is_uniform
 from etbuild.surroundings.memory import give_back
 from etplugins.accelerate.blob_files import PartOfFile, in_file
+from etplugins.accelerate.file_backed import FileBackedData
 from etplugins.templates import mapped_files, recipes
 from etplugins.templates.recipes import Form, Ingredients, Recipe
 

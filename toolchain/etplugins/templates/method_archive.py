@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from executorch.exir import schema
-from executorch.exir._serialize._cord import FileBackedData
 from executorch.exir._serialize.data_serializer import DataEntry
 from executorch.exir.tensor_layout import TensorLayout
 
@@ -34,6 +33,7 @@ from etbuild.files.digests import canonical_json, file_digest
 from etbuild.foreign_errors import wrap_library_errors
 from etbuild.lower.blobs import Blob, BlobRequest, blob_bytes
 from etbuild.lower.weight_sharing import WeightReader
+from etplugins.accelerate.file_backed import FileBackedData
 from etplugins.templates.binding import Binding, CannotBind
 from etplugins.templates.recipes import MARK, Recipe, weights_of
 from etplugins.templates.recipes import text as recipe_text
