@@ -50,14 +50,15 @@ def test_its_runtime_runs_programs_of_the_newest_release(
     release: tuple[str, dict[str, str]], cli_built: Callable[[str], Path]
 ) -> None:
     for name in ("mlp", "encoder_decoder"):  # without named data, and with it
-        done = commands.etbuild("test", cli_built(name).with_suffix(".index.json"), environment=release[1])
+        arguments = ("test", MANIFESTS[name], "--program", cli_built(name))
+        done = commands.etbuild(*arguments, environment=release[1])
         assert done.returncode == 0, done.stderr
 
 
 def test_what_its_runtime_cannot_do_is_an_error(
     release: tuple[str, dict[str, str]], cli_built: Callable[[str], Path]
 ) -> None:
-    arguments = ("run", cli_built("tiny_lm").with_suffix(".index.json"), "decode", "[[72]]", "[0]")
+    arguments = ("run", cli_built("tiny_lm"), "decode", "[[72]]", "[0]")
     done = commands.etbuild(*arguments, environment=release[1])
     assert done.returncode == 1
     assert "cannot load named data from Python for methods that share state" in done.stderr
