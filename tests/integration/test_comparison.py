@@ -395,6 +395,22 @@ def test_large_methods_are_sampled_again_only_if_that_may_help(monkeypatch: pyte
     assert samples_of(one + 100) == 1
 
 
+def test_a_rounding_that_a_method_cannot_compute_explains_nothing(tmp_path: Path) -> None:
+    class Indexed(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.new_tensor([1.0, 2.0, 3.0, 4.0])[(x * 4).long()]
+
+    almost_four = torch.full((64,), 1 - 2.0**-24)
+    program = export(Indexed(), (almost_four,))
+    method: Any = SimpleNamespace(name="forward", program=program, weights={}, settings=SimpleNamespace(tolerance=None))
+    files: Any = None
+    compared = compare.Comparison([method], files, tmp_path)
+    compared._history.append((method, [almost_four]))
+    expected = program.module()(almost_four)
+    assert not compared._wrong([expected], [expected], method, lambda sample: sample.outputs)
+    assert compared._wrong([expected + 1], [expected], method, lambda sample: sample.outputs)
+
+
 def test_what_rounding_does_to_one_element_excuses_no_other() -> None:
     expected, wrong = torch.tensor([-1e9, 0.5, 0.0]), torch.tensor([-1e9, 0.6, 0.0])
     moved = torch.tensor([-1e9 + 600, 0.5, 0.0])

@@ -129,6 +129,17 @@ class _Sample:
     calls: int = 0
     outputs: Sequence[Any] = ()
 
+    def call(self, method: str, leaves: list[Any]) -> tuple[list[Any], int]:
+        """Calls a method with the other rounding, or without it where the method then fails: a number that becomes an
+        index may round out of its range."""
+        graph = self.graphs[method]
+        before = {name: value.clone() for name, value in graph.state.items()}
+        try:
+            return graph.call(leaves, self.rounding)
+        except Exception:  # noqa: BLE001 - operators raise any exception
+            graph.state.update(before)
+            return graph.call(leaves)
+
 
 def _stops(method: ComparedMethod, what: str) -> Exception:
     """The exception for a method that PyTorch cannot run. If a conversion may have broken it, that is an error."""
@@ -431,7 +442,7 @@ class Comparison:
         sample = self._samples[number]
         missing = self._history[sample.calls :]
         for method, leaves in missing if self._have_states else missing[-1:]:
-            sample.outputs, work = sample.graphs[method.name].call(leaves, sample.rounding)
+            sample.outputs, work = sample.call(method.name, leaves)
             self._sampled += work
             if method.name in self._choosers:
                 self._choosers[method.name].pay(work)
