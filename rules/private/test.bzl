@@ -41,7 +41,7 @@ _program_test = rule(
             providers = RUNNABLE,
         ),
         "data": attr.label_list(
-            doc = "Files that the manifest's `tests`, `checks.metric` and `checks.text` name, named as those of the program's `data`.",
+            doc = "Files that the manifest's `tests`, `checks.metric`, `checks.text` and `checks.prompts` name, named as those of the program's `data`.",
             allow_files = True,
         ),
         "deps": attr.label_list(
@@ -100,7 +100,7 @@ def executorch_program_test(name, program, data = [], srcs = [], deps = [], **kw
     Args:
       name: string, the name of the test.
       program: label of an `executorch_program`, or of another rule with `ExecutorchProgramInputsInfo`.
-      data: list of labels, files that the manifest's `tests`, `checks.metric` and `checks.text` name.
+      data: list of labels, files that the manifest's `tests`, `checks.metric`, `checks.text` and `checks.prompts` name.
       srcs: list of labels, Python sources with loaders, metrics and factories of test inputs.
       deps: list of labels, libraries that `srcs` import.
       **kwargs: more attributes: `search = False` does not search for the cause of a failure; `unavailable = "skip"` skips a

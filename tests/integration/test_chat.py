@@ -143,7 +143,7 @@ def test_a_turn_that_continues_the_text_computes_only_what_is_new(decoder: Any) 
     assert decoder.held == other
 
 
-def test_a_conversation_continues_in_the_cache(decoder: Any, tmp_path: Path) -> None:
+def test_a_conversation_continues_in_the_cache(decoder: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a conversation whose answers the template leaves as they are, each token is computed once."""
     from etkit.running.generation.chat_tokenizer import ChatTokenizer
     from etkit.running.generation.conversation import Conversation
@@ -151,13 +151,13 @@ def test_a_conversation_continues_in_the_cache(decoder: Any, tmp_path: Path) -> 
     with ChatTokenizer(files(tmp_path, CHATML)) as reader:
         conversation = Conversation(decoder, reader, None, 0)
         monkey = iter([*[10, 11, 12], END, *[13, 14], END])
-        conversation._next = lambda scores: next(monkey)  # type: ignore[method-assign]
+        monkeypatch.setattr("etkit.running.generation.decoder.chosen", lambda *_: next(monkey))
         assert ["".join(conversation.answer(turn, MOST)) for turn in TURNS[:2]] == ["ghi", "jk"]
         assert decoder.computed == len(decoder.held) == len(reader.prompt(conversation.messages[:3])) + 2
 
 
 def test_a_temperature_draws_tokens() -> None:
-    from etkit.running.generation.conversation import chosen
+    from etkit.running.generation.decoder import chosen
 
     scores = torch.tensor([0.0, 3.0, 2.9])
     assert chosen(scores, 0) == 1

@@ -227,6 +227,9 @@ class Checks(Part):
             several. For example `{factory: "eval:top1", data: validation.safetensors, min: 0.71}`.
         text: For `etbuild test`: how near the program of a language model is to transformers, which computes a text in
             float32, without a cache and without quantization. For example `{file: held_out.txt, max_divergence: 0.05}`.
+        prompts: For `etbuild test`: prompts that the program of a language model answers as in an application, what the
+            answers have to contain, and for which part of the prompts eager PyTorch answers with the same tokens. For
+            example `{file: prompts.jsonl, min_same_choice: 0.9}`.
     """
 
     max_program_bytes: kinds.Bytes | None = None
@@ -247,6 +250,7 @@ class Checks(Part):
         None
     )
     text: Annotated[Part, PluginKeys("checks.text")] | None = None
+    prompts: Annotated[Part, PluginKeys("checks.prompts")] | None = None
 
 
 class Parameter(Part, definition="parameter"):

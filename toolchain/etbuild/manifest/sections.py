@@ -224,6 +224,7 @@ class Checks(TypedDict, total=False):
     agreement: Any | list[Any]
     metric: Any | list[Any]
     text: Any
+    prompts: Any
 
 
 Manifest = TypedDict(

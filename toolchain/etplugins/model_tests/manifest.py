@@ -10,10 +10,10 @@ from etbuild.manifest import example_inputs
 from etbuild.manifest.file_names import check_example
 from etbuild.manifest.plugin_sections import Section
 from etbuild.manifest.sections import Manifest
-from etplugins.model_tests.parts import LIMITS, TEXT, agreements, metrics
+from etplugins.model_tests.parts import LIMITS, PROMPTS, TEXT, agreements, metrics
 from etplugins.model_tests.sections import Agreement, Call, Case, Tests, TextCheck
 
-_CHECKS = ("agreement", "max_error", "min_sqnr", "metric", "text")
+_CHECKS = ("agreement", "max_error", "min_sqnr", "metric", "prompts", "text")
 _TEXT_LIMITS = ("max_perplexity", "max_perplexity_change", "max_divergence", "min_same_choices", "min_equal_tokens")
 
 
@@ -59,6 +59,9 @@ def _check(data: Manifest, methods: Collection[str]) -> Iterator[Problem]:
         yield from check_agreement(agreement, data, path)
     if "text" in checks:
         yield from _check_text(data, checks["text"])
+    if "prompts" in checks:
+        yield from check_example(checks["prompts"]["file"], (*PROMPTS, "file"), True)
+        yield from _check_language_model(data, PROMPTS, "answers prompts", "prompts need")
 
 
 def check_agreement(agreement: Agreement, data: Manifest, path: DocumentPath) -> Iterator[Problem]:
@@ -84,11 +87,16 @@ def _check_text(data: Manifest, text: TextCheck) -> Iterator[Problem]:
     if not {*_TEXT_LIMITS} & text.keys():
         names = ", ".join(f"`{name}`" for name in _TEXT_LIMITS)
         yield Problem(f"a text needs one of {names}", TEXT, "for example max_divergence: 0.05")
+    yield from _check_language_model(data, TEXT, "is compared on a text", "a text needs")
+
+
+def _check_language_model(data: Manifest, path: DocumentPath, does: str, needs: str) -> Iterator[Problem]:
+    """Yields the problems of a model that is no language model with a runner and a tokenizer."""
     if "huggingface" not in data.get("model", {}) or data.get("runner") != "executorch-llm/v1":
-        message = "only a language model of `model.huggingface` with `runner: executorch-llm/v1` is compared on a text"
-        yield Problem(message, TEXT, "for other models, `checks.metric` calls a function of yours", at_key=True)
+        message = f"only a language model of `model.huggingface` with `runner: executorch-llm/v1` {does}"
+        yield Problem(message, path, "for other models, `checks.metric` calls a function of yours", at_key=True)
     elif "tokenizer" not in data:
-        yield Problem("a text needs the tokenizer of the model", TEXT, "add `tokenizer: tokenizer.json`", at_key=True)
+        yield Problem(f"{needs} the tokenizer of the model", path, "add `tokenizer: tokenizer.json`", at_key=True)
 
 
 def _check_case(case: Case, methods: Collection[str], path: DocumentPath) -> Iterator[Problem]:

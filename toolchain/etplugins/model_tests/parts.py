@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from etbuild.errors import DocumentPath
 from etbuild.manifest.sections import Checks, Manifest
@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 FOLDER = "folder"
 """In place of the file with the labels of samples: the names of their folders."""
 TEXT: DocumentPath = ("checks", "text")
-"""The place of a text in a manifest."""
+PROMPTS: DocumentPath = ("checks", "prompts")
+"""The places of a text and of prompts in a manifest."""
 
 
 class MethodTests(Part):
@@ -231,6 +232,28 @@ class TextTest(Part, section="TextCheck"):
     min_equal_tokens: Annotated[int, Says(minimum=0, maximum=32)] | None = None
 
 
+class PromptsTest(Part, section="PromptsCheck"):
+    """Prompts that the program of a language model answers, as in an application: it gets them in the chat template of
+    the tokenizer, and writes the most likely tokens.
+
+    Attributes:
+        file: Name of a declared input. Each line is a prompt as JSON, with the texts that its answer has to contain:
+            `{"prompt": "Where is the Louvre?", "must_contain": ["Paris"]}`. For example `prompts.jsonl`.
+        template: How a prompt becomes tokens. `chat`: as the first turn of a user, with the chat template of the
+            tokenizer. For example `chat`.
+        tokens: The largest number of tokens in an answer. For example `128`.
+        must_contain: Texts that each answer has to contain, besides those of its line. For example `["."]`.
+        min_same_choice: For which part of the prompts eager PyTorch, without quantization, chooses the same tokens as
+            the program for the whole answer, at least. For example `0.9`.
+    """
+
+    file: InputName
+    template: Annotated[Literal["chat"], Says(default="chat")] = "chat"
+    tokens: Annotated[int, Says(minimum=1, maximum=100_000)] = 64
+    must_contain: Annotated[tuple[str, ...], Says(minItems=1)] = ()
+    min_same_choice: Annotated[float, Says(minimum=0, maximum=1)] | None = None
+
+
 class TestsOfMethod(Part):
     """The settings of one method. For example `{random: 5, ranges: [[0, 255]]}`."""
 
@@ -279,6 +302,7 @@ class TestPlan(Part):
         cases: The calls of each case of the manifest, by name.
         metrics: The metrics.
         text: The text on which a language model is compared; None if there is none.
+        prompts: The prompts that a language model answers; None if there are none.
         agreements: What is measured on samples.
         samples: Lists of samples, by name.
         sampled: The name of the list of each method that has one.
@@ -292,6 +316,7 @@ class TestPlan(Part):
     cases: dict[str, tuple[Call, ...]]
     metrics: tuple[Metric, ...]
     text: TextTest | None
+    prompts: PromptsTest | None = None
     agreements: tuple[Agreement, ...] = ()
     samples: dict[str, Any] = {}
     sampled: dict[str, str] = {}
@@ -327,6 +352,8 @@ class TestPlan(Part):
                 found.setdefault(metric.data, (*metric.path, "data"))
         if self.text is not None:
             found.setdefault(self.text.file, (*TEXT, "file"))
+        if self.prompts is not None:
+            found.setdefault(self.prompts.file, (*PROMPTS, "file"))
         return found
 
 
@@ -366,6 +393,7 @@ def tests_of(manifest: Manifest, methods: Iterable[str]) -> TestPlan:
         cases={name: _calls(case, ("tests", "cases", name)) for name, case in tests.get("cases", {}).items()},
         metrics=tuple(Metric.from_json({**metric, "path": path}) for path, metric in metrics(checks).items()),
         text=TextTest.from_json(checks["text"]) if "text" in checks else None,
+        prompts=PromptsTest.from_json(checks["prompts"]) if "prompts" in checks else None,
         agreements=tuple(Agreement.from_json({**each, "path": path}) for path, each in agreements(checks).items()),
         samples={name: PluginKeys("samples").kind.from_json(known[name]) for name in sorted(used)},
         sampled=sampled,

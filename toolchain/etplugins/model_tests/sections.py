@@ -45,6 +45,16 @@ class TextCheck(TypedDict, total=False):
     min_equal_tokens: int
 
 
+class PromptsCheck(TypedDict, total=False):
+    """Data of `etplugins.model_tests.parts.PromptsTest`."""
+
+    file: str
+    template: str
+    tokens: int
+    must_contain: list[str]
+    min_same_choice: Number
+
+
 class TestsOfMethod(TypedDict, total=False):
     """Data of `etplugins.model_tests.parts.TestsOfMethod`."""
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from etbuild.errors import InputError
-from etkit.running.generation.conversation import chosen
 from etkit.running.generation.decoder import Decoder
 from etplugins.tokenizer.conformance import reference
 from etplugins.tokenizer.limited import Limited
@@ -33,11 +32,9 @@ def continuation(decoder: Decoder, file: str, prompt: str, most: int, temperatur
         if not 0 < len(tokens) <= decoder.context:
             message = f"the prompt has {len(tokens)} tokens, and the cache of the program {decoder.context}"
             raise InputError.of(message, "write a larger `max_length` of the cache, or a shorter prompt")
-        for _ in range(min(most, decoder.context + 1 - len(tokens))):
-            token = chosen(decoder.scores(tokens), temperature)
+        for token in decoder.written(tokens, most, temperature):
             if token in decoder.ends:
                 return
-            tokens.append(token)
             yield tokenizer.call(fails, "add", token)
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import torch
-
 from etbuild.errors import InputError
 from etkit.running.generation.chat_tokenizer import ChatTokenizer, Message
 from etkit.running.generation.decoder import Decoder
@@ -57,30 +55,13 @@ class Conversation:
 
     def _tokens(self, prompt: list[int], tokens: list[int], most: int) -> Iterator[int]:
         """Yields the tokens of an answer, and appends them to `tokens`."""
-        while len(tokens) < most and len(prompt) + len(tokens) <= self._decoder.context:
-            token = self._next(self._decoder.scores(prompt + tokens))
+        for token in self._decoder.written(prompt, most, self._temperature):
             if token in self._ends:
                 return
             tokens.append(token)
             yield token
         self._note(f"an answer was cut after {len(tokens)} tokens: `--tokens` and the cache are the limits")
 
-    def _next(self, scores: torch.Tensor) -> int:
-        return chosen(scores, self._temperature)
-
     def _note(self, text: str | None) -> None:
         if text is not None and text not in self.notes:
             self.notes.append(text)
-
-
-def chosen(scores: torch.Tensor, temperature: float) -> int:
-    """The next token.
-
-    Args:
-        scores: The score of each token.
-        temperature: How freely it is drawn; 0 for the most likely one.
-    """
-    if temperature == 0:
-        return int(scores.argmax())
-    below = scores.float() - scores.float().max()  # for a small temperature, scores above 0 would be infinite
-    return int(torch.multinomial(torch.softmax(below / temperature, -1), 1))

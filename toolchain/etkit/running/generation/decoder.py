@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,6 +66,36 @@ class Decoder:
             self.held += call
             self.computed += len(call)
         return found.reshape(-1, found.shape[-1])[-1]
+
+    def written(self, text: Sequence[int], most: int, temperature: float = 0) -> Iterator[int]:
+        """Yields the tokens that the program writes after a text, as ExecuTorch's runner draws them. The caller stops
+        at a token that ends the text.
+
+        Args:
+            text: At least one token, and not more than `context`.
+            most: The largest number of tokens.
+            temperature: How freely tokens are drawn; 0 for the most likely one.
+
+        Raises:
+            BuildError: The runtime cannot run the program.
+        """
+        tokens = [*text]
+        for _ in range(min(most, self.context + 1 - len(text))):
+            tokens.append(chosen(self.scores(tokens), temperature))
+            yield tokens[-1]
+
+
+def chosen(scores: torch.Tensor, temperature: float) -> int:
+    """The next token.
+
+    Args:
+        scores: The score of each token.
+        temperature: How freely it is drawn; 0 for the most likely one.
+    """
+    if temperature == 0:
+        return int(scores.argmax())
+    below = scores.float() - scores.float().max()  # for a small temperature, scores above 0 would be infinite
+    return int(torch.multinomial(torch.softmax(below / temperature, -1), 1))
 
 
 def _longest_call(inputs: Sequence[Value]) -> int:

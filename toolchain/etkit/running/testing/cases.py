@@ -16,21 +16,21 @@ import torch
 from torch.export import ExportedProgram
 
 from etbuild import plugins
-from etbuild.errors import BuildError, DocumentPath, EtbuildError, InputError, Problem, format_path
+from etbuild.errors import BuildError, CheckError, DocumentPath, EtbuildError, InputError, Problem, format_path
 from etbuild.export import example_values
 from etbuild.inputs.source_lines import SourceLines
 from etbuild.inputs.step_context import StepContext
 from etbuild.inputs.user_code import active_finder, load_callable, wrap_user_error
 from etbuild.model.tensor_bytes import dtype_name
 from etbuild.plan.plan import Plan
-from etkit.running.testing import agreements, layers, random_inputs, text_scores
+from etkit.running.testing import agreements, layers, prompts, random_inputs, text_scores
 from etkit.running.testing.reference import MethodCall, Reference
 from etkit.running.testing.results import Result
 from etplugins.comparison import accuracy
 from etplugins.comparison.locate import Search, WrongCall
 from etplugins.comparison.parts import Tolerance
 from etplugins.model_tests import parts as planned
-from etplugins.model_tests.parts import Agreement, Metric, TestPlan, TextTest
+from etplugins.model_tests.parts import Agreement, Metric, PromptsTest, TestPlan, TextTest
 from etplugins.runtime import child
 from etplugins.runtime.program_files import ProgramFiles
 from etplugins.runtime.session import Session, unavailable
@@ -142,8 +142,9 @@ class Tester:
         cases: list[Test] = [(case.name, partial(self._test, case, locate)) for case in self._cases]
         cases += [(f"checks/metric/{each.factory}", partial(self._measure, each)) for each in self._tests.metrics]
         cases += [(f"checks/agreement/{each.measure}", partial(self.agree, each)) for each in self._tests.agreements]
-        text = self._tests.text
-        return cases if text is None else [*cases, (f"checks/text/{text.file}", partial(self._compare_text, text))]
+        text, asked = self._tests.text, self._tests.prompts
+        cases += [] if text is None else [(f"checks/text/{text.file}", partial(self._compare_text, text))]
+        return cases + ([] if asked is None else [(f"checks/prompts/{asked.file}", partial(self._ask, asked))])
 
     # The cases
 
@@ -429,6 +430,13 @@ class Tester:
         problems = text_scores.broken(text, measured)
         detail = "\n".join([text_scores.summary(measured), *problems])
         return Result(f"checks/text/{text.file}", "failed" if problems else "passed", detail, measured=measured)
+
+    def _ask(self, asked: PromptsTest) -> Result:
+        work = partial(prompts.measure, self._plan, asked, self._files, self._context)
+        measured, broken = child.result("the prompts", work)
+        problems = CheckError([Problem(*each) for each in broken]).located(self._positions).problems
+        detail = "\n".join([prompts.summary(measured), *map(str, problems)])
+        return Result(f"checks/prompts/{asked.file}", "failed" if problems else "passed", detail, measured=measured)
 
     def _value(self, metric: Metric, run: _RunModel | None) -> float:
         """The value of a metric, with `run` for the calls: of the program, or of the model in PyTorch."""

@@ -7,6 +7,7 @@ import io
 import json
 import math
 import struct
+import sys
 import tempfile
 import wave
 from collections.abc import Iterator
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from etplugins.runtime.program_files import ProgramFiles
 
 _SOUND, _RATE, _LOUDEST = ".wav", "get_sampling_rate", 2**15 - 1
+_PICTURE, _LABELS = ".svg", "get_labels"
+_CONSTANTS = {_SOUND: _RATE, _PICTURE: _LABELS}
+"""The constant method that a file needs, by the end of its name."""
 _SHOWN = 32  # of an output with more elements, only the first and the last are shown
 
 
@@ -42,7 +46,12 @@ def add(verbs: Any) -> None:
     add_value(parser, "METHOD", "the method (default: the only one)", nargs="?")
     parser.add_argument("inputs", nargs="*", metavar="INPUT", help="its inputs, in the order of the program")
     add_named_data(parser, "the program")
-    add_path(parser, "-o, --out FILE", "write the outputs to FILE.safetensors, or a sound to FILE.wav", dest="output")
+    add_path(
+        parser,
+        "-o, --out FILE",
+        "write the outputs to FILE.safetensors, a sound to FILE.wav, or an image with what was found in it to FILE.svg",
+        dest="output",
+    )
     add_flag(parser, "--json", "print the outputs as JSON")
 
 
@@ -50,8 +59,10 @@ def run(options: argparse.Namespace) -> int:
     """Runs the method, and prints or writes its outputs."""
     from etplugins.runtime import program_files
 
-    if options.output is not None and options.output.suffix not in (".safetensors", _SOUND):
-        raise InputError.of(f"-o {options.output}: the name must end with .safetensors, or with {_SOUND} for a sound")
+    suffix = ".safetensors" if options.output is None else options.output.suffix
+    if suffix not in (".safetensors", *_CONSTANTS):
+        ends = f".safetensors, with {_SOUND} for a sound, or with {_PICTURE} for a picture"
+        raise InputError.of(f"-o {options.output}: the name must end with {ends}")
     options.restart()  # then a crash of the runtime is reported as an error
     files = program_files.read(options.program, options.named_data)
     method, given = _method_and_inputs(files, options)
@@ -64,18 +75,20 @@ def run(options: argparse.Namespace) -> int:
     from etplugins.runtime.session import Session
 
     inputs = arguments.inputs(method, facts, given)
-    is_sound = options.output is not None and options.output.suffix == _SOUND
-    has_rate = is_sound and _RATE in files.facts["methods"] and not files.method(_RATE)["inputs"]
+    named = _CONSTANTS.get(suffix, "")
+    has_constant = named in files.facts["methods"] and not files.method(named)["inputs"]
 
     def work() -> tuple[list[Any], object]:
         with tempfile.TemporaryDirectory() as scratch:
             session = Session(files, Path(scratch))
-            return session.call(method, inputs), next(iter(session.call(_RATE, [])), None) if has_rate else None
+            return session.call(method, inputs), next(iter(session.call(named, [])), None) if has_constant else None
 
     with _counted(inputs[len(given) :]):
-        outputs, rate = child.result(f"running {method}", work)
-    if is_sound:
-        _write_sound(options.output, next(iter(outputs), None), rate)
+        outputs, constant = child.result(f"running {method}", work)
+    if suffix == _SOUND:
+        _write_sound(options.output, next(iter(outputs), None), constant)
+    elif suffix == _PICTURE:
+        _write_picture(options.output, inputs, outputs, constant)
     elif options.output is not None:
         _write(options.output, outputs)
     if options.json:
@@ -156,6 +169,21 @@ def _write_sound(path: Path, sound: Any, rate: object) -> None:
             message = f"-o {path}: no WAV file holds the output {shape} with {rate} samples in a second: {error}"
             raise InputError.of(message, "`-o FILE.safetensors` writes all outputs") from error
         artifacts.replace(path, file.getvalue())
+
+
+def _write_picture(path: Path, inputs: list[Any], outputs: list[Any], labels: object) -> None:
+    """Writes the image of the inputs with what the outputs say about it: see `pictures.drawn`."""
+    from etbuild.publishing import artifacts
+    from etkit.running import pictures
+
+    try:
+        text, note = pictures.drawn(inputs, outputs, labels)
+    except InputError as error:
+        [problem] = error.problems
+        raise InputError.of(f"-o {path}: {problem.message}", problem.hint) from None
+    artifacts.replace(path, text.encode())
+    if note:
+        print(f"note: {note}", file=sys.stderr)
 
 
 def _write(path: Path, outputs: list[Any]) -> None:
