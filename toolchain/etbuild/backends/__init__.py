@@ -58,7 +58,7 @@ _CLASSES = {
     "portable": "portable.Portable",
     "xnnpack": "xnnpack.Xnnpack",
 }
-_GROUP = "backend"
+_GROUP, _FORMER = "backend", "former_backend"
 
 
 @functools.cache
@@ -324,10 +324,9 @@ def check_here(name: str, path: DocumentPath) -> list[Problem]:
 
 def check_quantizer(name: str, options: Options, path: DocumentPath) -> list[Problem]:
     """Returns the problems of the quantizer entry at `path` of a manifest."""
-    try:
-        backend = find(name)
-    except InputError as error:
-        return [replace(problem, path=path) for problem in error.problems]
+    if problems := check_here(name, path):
+        return problems
+    backend = find(name)
     if backend is not None and backend.quantizer_schema is not None and backend.has_quantizer:
         return json_schema.problems(backend.quantizer_schema, options, (*path, "options"))
     message = f"unknown backend `{name}`" if backend is None else f"the backend `{name}` has no quantizer"
@@ -341,7 +340,8 @@ def _below(path: DocumentPath, problems: Sequence[Problem]) -> list[Problem]:
 
 
 def _unknown(name: str, path: DocumentPath) -> Problem:
-    return Problem(f"unknown backend `{name}`", path, did_you_mean(name, known()))
+    hint = plugins.load(_FORMER, name) if name in plugins.group(_FORMER) else did_you_mean(name, known())
+    return Problem(f"unknown backend `{name}`", path, hint)
 
 
 def check_installed(named: Mapping[str, DocumentPath], entries: Mapping[DocumentPath, Mapping[str, Any]]) -> None:

@@ -19,7 +19,7 @@ from executorch.exir.schema import Tensor, TensorDataLocation
 from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind, TensorArgument
 
-from etbuild import backends, workarounds
+from etbuild import backends, plugins, workarounds
 from etbuild.emit import mutable_buffers
 from etbuild.emit.emitted import Emitted, MethodFacts, TaggedWeight
 from etbuild.errors import BuildError, DocumentPath, Problem
@@ -27,14 +27,7 @@ from etbuild.exception_text import hints
 from etbuild.foreign_errors import from_exception, wrap_errors
 from etbuild.inputs import source_lines
 from etbuild.inputs.user_code import failed
-from etbuild.lower import (
-    dtypes,
-    dynamic_sizes,
-    failed_nodes,
-    method_graph,
-    named_data,
-    passes,
-)
+from etbuild.lower import dtypes, dynamic_sizes, failed_nodes, method_graph, named_data, passes
 from etbuild.lower.blobs import Blob
 from etbuild.lower.executorch_config import backend_config
 from etbuild.lower.finite_weights import NonFinite
@@ -137,6 +130,8 @@ def _facts(edge: EdgeProgramManager, method: str, lower_plan: MethodPlan, digest
     graph, readers = method_graph.describe(program), weight_readers(program, digests, lower_plan.used_backends)
     notes = dtypes.notes_on_left_out(lower_plan, edge, method)
     counts = operator_counts(program)
+    for delegate in sorted(counts["delegated"].keys() & plugins.group("delegate_note").keys()):
+        notes += plugins.load("delegate_note", delegate)(method, program)
     return MethodFacts(counts, graph, readers, _tagged(program, digests), _trained(program), None, [], notes)
 
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 import importlib.util
 import os
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from etbuild.backends.backend import BuiltInBackend, Context, Need, Options, Partitioners, QuantizerContext
 from etbuild.backends.needs import extra
+from etbuild.errors import Problem
 from etbuild.extras import install_hint
-from etbuild.patching import replaced
-from etbuild.surroundings.library_output import shown_if_it_fails
 
 _TOSA_TOOLS = extra("ethos-u", "Arm's tosa-tools", "tosa_serializer")
 _DISTRIBUTIONS = ("ethos-u-vela", "ml-dtypes", "tosa-tools")
@@ -62,7 +60,13 @@ class EthosU(BuiltInBackend):
         """Makes ExecuTorch's EthosUPartitioner with the options of `backend-ethos-u.schema.json`."""
         from executorch.backends.arm.ethosu import EthosUCompileSpec, EthosUPartitioner
 
-        return EthosUPartitioner(_with_common_options(EthosUCompileSpec(**_own_options(options)), options))
+        from etplugins.arm import vela
+
+        own = _own_options(options)
+        if config := own.pop("config_ini", None):
+            described = vela.of_manifest(config)
+            own = {**own, **described, "extra_flags": [*own.get("extra_flags", ()), *described["extra_flags"]]}
+        return EthosUPartitioner(_with_common_options(EthosUCompileSpec(**own), options))
 
     def create_quantizer(self, options: Options, context: QuantizerContext) -> Any:
         """Makes ExecuTorch's EthosUQuantizer with the options of `quantizer-ethos-u.schema.json`."""
@@ -71,22 +75,17 @@ class EthosU(BuiltInBackend):
 
         return _configured(EthosUQuantizer(EthosUCompileSpec(options["target"])), options, context.qat)
 
-    @contextmanager
-    def lowering_context(self, partitioners: Partitioners) -> Iterator[None]:
-        """A context that shows Vela's messages, thirty lines for each delegate, only if it fails."""
-        from executorch.backends.arm import arm_vela
+    def check_options(self, options: Options) -> list[Problem]:
+        """Refuses a name beside a description of the same."""
+        both = options.get("config_ini", {}).keys() & options.keys()
+        hint = "leave one of them out"
+        return [Problem(f"`config_ini` has a `{key}`, too", (key,), hint) for key in sorted(both)]
 
-        if not arm_vela.has_vela:  # another of Arm's backends has imported `arm_vela`
-            yield
-            return
-        main = arm_vela.vela.main
+    def lowering_context(self, partitioners: Partitioners) -> AbstractContextManager[None]:
+        """A context that shows Vela's messages only if it fails, and keeps what it estimates."""
+        from etplugins.arm import vela
 
-        def quiet_main(arguments: list[str]) -> Any:
-            with shown_if_it_fails():
-                return main(arguments)
-
-        with replaced(arm_vela.vela, "main", quiet_main):
-            yield
+        return vela.watched()
 
 
 class Tosa(BuiltInBackend):

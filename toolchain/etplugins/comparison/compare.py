@@ -172,6 +172,7 @@ class Comparison:
         files: The program; None if only the exports are compared.
         scratch: A directory that outlives the comparison with the program.
         jobs: How many processes may work at the same time to find what the calls show.
+        sessions: Loads the program.
 
     Attributes:
         notes: The parts of a method that were not compared, by the method's name.
@@ -185,8 +186,10 @@ class Comparison:
         files: ProgramFiles | None = None,
         scratch: Path | None = None,
         jobs: int = 1,
+        sessions: Callable[[ProgramFiles, Path], Any] = Session,
     ) -> None:
         self._methods, self._files, self._scratch, self._jobs = methods, files, scratch, jobs
+        self._sessions = sessions
         self._history: list[tuple[ComparedMethod, list[Any]]] = []
         self._before: dict[str, tuple[list[Any], dict[str, torch.Tensor]]] = {}
         self._samples: dict[int, _Sample] = {}
@@ -215,7 +218,7 @@ class Comparison:
         """
         assert self._files is not None, "there is a program"
         assert self._scratch is not None, "there is a place for it"
-        session = Session(self._files, self._scratch)
+        session = self._sessions(self._files, self._scratch)
         self._coverages = coverages = {method.name: Coverage(method.program) for method in self._methods}
         graphs = self._graphs(coverages)
         for method in self._methods:

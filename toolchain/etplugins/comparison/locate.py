@@ -11,7 +11,7 @@ import copy
 import functools
 import operator
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,9 +27,10 @@ from etbuild.exception_text import summary
 from etbuild.inputs.source_lines import SourceLines, first_name, shown
 from etbuild.model.tensor_bytes import dtype_name
 from etbuild.plan.step_plans import LowerPlan
-from etplugins.comparison import accuracy
+from etplugins.comparison import accuracy, references
 from etplugins.comparison.graph import Graph, Rounding, arguments, buffers, copied, outputs_of, with_state
 from etplugins.comparison.parts import Tolerance
+from etplugins.comparison.reference_session import Lowered
 from etplugins.runtime import child, program_files
 from etplugins.runtime.session import Session
 
@@ -71,10 +72,12 @@ class Search:
         plan: How the method was lowered.
         call: The call that goes wrong.
         lines: The lines of the method's nodes.
+        delegates: The delegates of the method that the runtime here lacks. References run them.
     """
 
-    def __init__(self, plan: LowerPlan, call: WrongCall, lines: SourceLines) -> None:
+    def __init__(self, plan: LowerPlan, call: WrongCall, lines: SourceLines, delegates: Sequence[str] = ()) -> None:
         self._plan, self._call, self._lines = plan, call, lines
+        self._references = references.load(delegates)
         self._inputs = arguments(call.program.call_spec.in_spec, call.leaves)
         self._tries = self._work = 0
         self._cannot_run = False
@@ -209,13 +212,17 @@ class Search:
         name = f"{self._call.method}, cut {self._tries}"
         with tempfile.TemporaryDirectory() as scratch:
             try:
-                lower = functools.partial(self._lower, module, self._inputs, Path(scratch))
-                program = child.result(f"lowering {name}", lower)
+                run: Callable[[], Any] = functools.partial(self._in_references, module)
+                if not self._references:
+                    lower = functools.partial(self._lower, module, self._inputs, Path(scratch))
+                    program = child.result(f"lowering {name}", lower)
+                    run = functools.partial(self._in_runtime, Path(program), Path(scratch), self._call.leaves)
             except Exception:  # noqa: BLE001 - a cut graph may be one that ExecuTorch refuses
                 return None
             try:
-                run = functools.partial(self._in_runtime, Path(program), Path(scratch), self._call.leaves)
                 outputs = child.result("actual", run)
+                if outputs is None:
+                    return None
                 if returned:
                     values = dict(zip(returned, outputs, strict=True))
                     outputs = child.result("the rest", lambda: self._continued(values))
@@ -246,6 +253,19 @@ class Search:
         session = Session(program_files.ProgramFiles(program, (), facts), scratch)
         return session.call(self._call.method, leaves)
 
+    def _in_references(self, module: torch.nn.Module) -> list[Any] | None:
+        """The outputs of a graph in references; None if it cannot be lowered."""
+        try:
+            lowered = Lowered(self._plan, self._call.method, self._exported(module), self._references)
+        except Exception:  # noqa: BLE001 - as in `_try`
+            return None
+        return lowered.call(self._call.leaves)
+
+    def _exported(self, module: torch.nn.Module, inputs: Any = None) -> ExportedProgram:
+        positional, keywords = inputs or self._inputs
+        with torch.no_grad():
+            return torch.export.export(module, positional, keywords)
+
     def differences(self, actual: list[Any], expected: list[Any]) -> list[str]:
         """The problems of outputs; empty if they are right."""
         return accuracy.wrong_outputs(actual, expected, self._call.tolerance, self._call.quantized)
@@ -257,10 +277,8 @@ class Search:
         from etbuild.lower.lower_methods import lower_programs
 
         name = self._call.method
-        positional, keywords = inputs
-        with torch.no_grad():
-            program = torch.export.export(module, positional, keywords)
-        plan = _alone(self._plan, name)
+        program = self._exported(module, inputs)
+        plan = references.of_one(self._plan, name)
         programs = {name: program}
         weights = non_finite(programs)
         with switches.lowering():
@@ -273,19 +291,6 @@ class Search:
             node = node.args[0]  # one of several results
         where = shown(self._lines.of_node(self._call.method, first_name(node)))
         return "\n".join([f"{what} `{node.target}` (node `{node.name}`)", *(where or "").splitlines()])
-
-
-def _alone(plan: LowerPlan, name: str) -> LowerPlan:
-    """The plan for lowering one method to its own program, with its weights in the program."""
-    return plan.replace(
-        methods={name: plan.methods[name]},
-        memory_planning={name: plan.memory_planning[name]},
-        executorch=plan.executorch.of_method(name),
-        named_data={},
-        constant_methods={},
-        adapters={},
-        share_mutable_buffers=False,
-    )
 
 
 def _is_candidate(node: Node) -> bool:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from etbuild import backends
 from etbuild.errors import BuildError, InputError, Problem
 from etbuild.exception_text import hints, summary
 from etbuild.files import writing
@@ -17,8 +16,9 @@ from etbuild.files.digests import canonical_json, digest
 from etbuild.guard import children
 from etbuild.inputs.sources import UsedSources
 from etbuild.inputs.step_context import StepContext
-from etbuild.results import FileHead, LoweringFacts, ProgramFile
+from etbuild.results import FileHead, LoweringFacts, ProgramFile, ProgramMethod
 from etbuild.steps.saved_export import LoweringJob, load_custom_ops, opened_export, runs_code_of_others
+from etplugins.comparison import references
 from etplugins.comparison.compared_methods import ComparedMethods, import_all
 from etplugins.comparison.known import NOT, Agreement, Group, Known, of_runtime
 from etplugins.comparison.parts import ComparePlan
@@ -165,14 +165,12 @@ def _left_out(plan: ComparePlan, built: Built) -> dict[str, str]:
     }
     for name in plan.methods:
         method, settings = built.lowering["program"]["methods"][name], plan.comparisons[name]
-        elsewhere = sorted(
-            each for each in method["delegates"] if not backends.loads_everywhere(each, plan.used_backends)
-        )
+        elsewhere = references.elsewhere(method["delegates"], plan)
         if settings.leave_out is not None:
             found[name] = settings.leave_out
-        elif elsewhere:
+        elif elsewhere and (built.files.shares_state or not references.have(elsewhere)):
             found[name] = f"{_ELSEWHERE} {elsewhere[0]}"
-        elif name in limits:
+        elif name in limits and not elsewhere:
             found[name] = f"{_LIMITED}: {limits[name]}"
         elif not plan.memory_planning[name].alloc_mutable_buffers:
             found[name] = "the application has the memory for its buffers"
@@ -277,7 +275,7 @@ def _compare_programs(
             raise BuildError([_explained(problem, names, built.lowering) for problem in error.problems]) from error
     wrong = [Wrong(**each["wrong"]) for each in found if each["wrong"] is not None]
     if wrong:
-        raise BuildError([_problem(exported, each, search=number == 0) for number, each in enumerate(wrong)])
+        raise BuildError([_problem(exported, each, files, search=number == 0) for number, each in enumerate(wrong)])
     notes = {name: what for each in found for name, what in each["notes"].items()}
     return notes, {name: figures for each in found for name, figures in each["agreement"].items()}
 
@@ -319,7 +317,8 @@ def _first_wrong(exported: ComparedMethods, methods: Group, files: ProgramFiles)
     of_group = {method.name: files.method(method.name) for method in group}
     try:
         only = replace(files, facts={**files.facts, "methods": of_group})
-        comparison = Comparison(group, only, methods.scratch, exported.job.options.jobs)
+        sessions, of_sessions = _sessions(exported, of_group)
+        comparison = Comparison(group, only, methods.scratch, exported.job.options.jobs, sessions)
         wrong = comparison.first_wrong(exported.job.plan.work)
     except CannotRun as error:
         notes = dict.fromkeys(of_group, f"{NOT} {error}")
@@ -331,10 +330,32 @@ def _first_wrong(exported: ComparedMethods, methods: Group, files: ProgramFiles)
     if wrong is not None:
         return {"wrong": vars(wrong), "notes": {}, "agreement": {}}
     notes = {name: f"was compared with PyTorch {what}" for name, what in comparison.notes.items()}
-    notes = _joined(notes, _overflows(exported.job, group))
+    notes = _joined(of_sessions, _joined(notes, _overflows(exported.job, group)))
     if of_group.keys() & witnesses(exported.job.plan):
         notes = _joined(notes, write_calls(methods.calls, group, comparison.calls))
     return {"wrong": None, "notes": {**skipped, **notes}, "agreement": of_runtime(comparison.agreement)}
+
+
+def _sessions(
+    exported: ComparedMethods, methods: Mapping[str, ProgramMethod]
+) -> tuple[Callable[[ProgramFiles, Path], Any], dict[str, str]]:
+    """What runs methods: the runtime, or references for their delegates. Also notes about methods that these run."""
+    from etplugins.runtime.session import Session
+
+    plan = exported.job.plan
+    lacking = {name: references.elsewhere(each["delegates"], plan) for name, each in methods.items()}
+    if not any(lacking.values()):
+        return Session, {}
+    from etplugins.comparison.reference_session import ReferenceSession
+
+    (whole, _) = exported.methods([*methods], whole=True)
+    programs = {each.name: each.program for each in whole}
+    notes = {
+        name: f"{references.BY} {references.named(references.load(found))}: {_ELSEWHERE} {found[0]}"
+        for name, found in lacking.items()
+        if found
+    }
+    return lambda files, _: ReferenceSession(plan, programs, files), notes
 
 
 def _overflows(job: LoweringJob[ComparePlan], group: Sequence[ComparedMethod]) -> dict[str, str]:
@@ -362,18 +383,19 @@ def _without_runtime(exported: ComparedMethods, methods: Group, group: Sequence[
     return {"wrong": None, "notes": {}, "agreement": {}}
 
 
-def _problem(exported: ComparedMethods, wrong: Wrong, *, search: bool) -> Problem:
+def _problem(exported: ComparedMethods, wrong: Wrong, files: ProgramFiles, *, search: bool) -> Problem:
     if wrong.blames == "layout":
         return Problem(wrong.problem, ("methods", wrong.method), _ROW_BY_ROW)
     where = "the operator was searched for only in the first wrong method"
     if search:
         (method,), _ = exported.methods([wrong.method], whole=True)
-        where = _where(exported.job, method, wrong)
+        delegates = references.elsewhere(files.method(wrong.method)["delegates"], exported.job.plan)
+        where = _where(exported.job, method, wrong, delegates)
     otherwise = _LEAVE_OUT if wrong.blames == "runtime" else MORE_OR_LESS
     return Problem(wrong.problem, ("methods", wrong.method), hints(where, otherwise))
 
 
-def _where(job: LoweringJob[ComparePlan], method: ComparedMethod, wrong: Wrong) -> str:
+def _where(job: LoweringJob[ComparePlan], method: ComparedMethod, wrong: Wrong, delegates: Sequence[str]) -> str:
     """A text for people that says where the difference begins."""
     from etbuild.inputs.source_lines import first_name, shown
     from etplugins.comparison.graph import is_quantized
@@ -391,6 +413,6 @@ def _where(job: LoweringJob[ComparePlan], method: ComparedMethod, wrong: Wrong) 
         program, tolerance = method.program, method.settings.tolerance
         call = WrongCall(method.name, program, wrong.leaves, wrong.state, tolerance, is_quantized(program))
         try:
-            return Search(job.plan, call, job.export.lines).run()
+            return Search(job.plan, call, job.export.lines, delegates).run()
         except Exception as error:  # noqa: BLE001 - whatever happens while it searches, the program is wrong
             return f"the search for the operator failed: {summary(error)}"

@@ -1,0 +1,112 @@
+"""Programs for Arm's backends are compared with their models, in Arm's reference model of TOSA."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.commands import worker
+
+pytest.importorskip("tosa_reference_model", reason="needs the extra `ethos-u`")
+
+MODEL = """\
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(3, 4, 3, padding=1), nn.Linear(4 * 16, 5)
+
+    def forward(self, x):
+        x = torch.tanh(nn.functional.max_pool2d(self.conv(x), 2))
+        return self.head(x.flatten(1)).softmax(-1)
+
+    def decide(self, x):
+        return self.forward(x)
+
+
+def create():
+    return Net()
+
+
+def batches():
+    numbers = torch.Generator().manual_seed(0)
+    return [torch.randn(1, 3, 8, 8, generator=numbers) for _ in range(8)]
+"""
+FAULTS = """\
+def of_floats(method, program):
+    from executorch.backends.arm.operators.op_tosa_sigmoid import SigmoidVisitor
+    from executorch.backends.arm.operators.op_tosa_tanh import TanhVisitor
+
+    TanhVisitor.get_config = SigmoidVisitor.get_config
+    return []
+
+
+def of_integers(method, program):
+    from executorch.backends.arm._passes.insert_table_ops import InsertTableOpsPass
+
+    right = InsertTableOpsPass.generate_8bit_table_values
+
+    def shifted(self, *arguments):
+        values, shift = right(self, *arguments)
+        return values.roll(16), shift
+
+    InsertTableOpsPass.generate_8bit_table_values = shifted
+    return []
+"""
+MANIFEST = """\
+schema: executorch-model/v1
+name: net
+model: {factory: "model:create"}
+methods:
+  forward:
+    example_inputs: [{shape: [1, 3, 8, 8]}]
+    partitioners: [tosa]
+  decide:
+    entry: decide
+    example_inputs: [{shape: [1, 3, 8, 8]}]
+    partitioners:
+      - backend: ethos-u
+        options:
+          target: ethos-u55-128
+          config_ini: {system_config: {inherit: System_Config.Ethos_U55_High_End_Embedded, core_clock: 123000000}}
+    quantize:
+      pt2e:
+        quantizers: [{backend: ethos-u, options: {target: ethos-u55-128}}]
+        calibration: {factory: "model:batches"}
+"""
+
+
+def build(directory: Path, more: str = "") -> tuple[int, str]:
+    (directory / "model.py").write_text(MODEL)
+    (directory / "faults.py").write_text(FAULTS)
+    (directory / "net.yaml").write_text(MANIFEST + more)
+    answer = worker().ask("build", directory / "net.yaml", "-o", directory / "out", "--no-cache")
+    return answer.exit_code, answer.output
+
+
+def test_what_is_lowered_rightly_builds_and_a_note_says_what_ran_it(tmp_path: Path) -> None:
+    code, output = build(tmp_path)
+    assert code == 0, output
+    by = "was compared with PyTorch by Arm's reference model: the build cannot run"
+    assert f"`forward` {by} TOSABackend" in output
+    assert f"`decide` {by} EthosUBackend" in output
+    notes = json.loads((tmp_path / "out/net.report.json").read_bytes())["notes"]
+    [estimate] = [note for note in notes if "Vela" in note]
+    assert re.fullmatch(
+        r"Vela's estimate of `decide`: [\d,]+ cycles \([\d.]+ ms at 123 MHz\), .* KiB of SRAM.*", estimate
+    )
+
+
+@pytest.mark.parametrize(("fault", "method"), [("of_floats", "forward"), ("of_integers", "decide")])
+def test_a_fault_in_the_lowering_to_tosa_fails_the_build(fault: str, method: str, tmp_path: Path) -> None:
+    code, output = build(tmp_path, f'passes: {{edge: ["faults:{fault}"]}}\n')
+    assert code != 0
+    assert f"methods.{method}: the program computes something else than the exported method" in output
+    assert "operator of" in output
+    assert "at model.py:11, in forward: `x = torch.tanh(" in output

@@ -1,0 +1,100 @@
+"""Vela, which compiles TOSA graphs for Ethos-U: its own configurations of systems, and what it says of a delegate."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from etbuild.patching import replaced
+from etbuild.surroundings.library_output import shown_if_it_fails
+
+_OWN = "Of_Manifest"
+_SECTIONS = {"system_config": "System_Config", "memory_mode": "Memory_Mode"}
+_OUTPUT, _CONFIG = "--output-dir=", "--config="
+_SUMS = {"on_chip_flash": "on-chip flash", "off_chip_flash": "flash"}
+_LARGEST = {"sram": "SRAM", "dram": "DRAM"}
+_files: dict[str, str] = {}
+"""The content of files of configurations, by their names for Vela."""
+_summaries: dict[str, Mapping[str, str]] = {}
+"""Vela's summaries of delegates, by the digests of what it compiled."""
+
+
+def of_manifest(config: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """The arguments of ExecuTorch's compile spec for a system that the manifest describes.
+
+    Args:
+        config: The option `config_ini`.
+    """
+    text = ""
+    for key, values in sorted(config.items()):
+        text += "".join([f"[{_SECTIONS[key]}.{_OWN}]\n", *(f"{name}={value}\n" for name, value in values.items())])
+    name = f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.ini"  # a path would be in the program
+    _files[name] = text
+    return {**dict.fromkeys(config, _OWN), "extra_flags": [f"{_CONFIG}{name}"]}
+
+
+@contextmanager
+def watched() -> Iterator[None]:
+    """A context that shows Vela's messages, thirty lines for each delegate, only if it fails, and keeps summaries."""
+    from executorch.backends.arm import arm_vela
+    from executorch.backends.arm.ethosu.backend import EthosUBackend
+
+    if not arm_vela.has_vela:  # another of Arm's backends has imported `arm_vela`
+        yield
+        return
+    main, compile_graph, name = arm_vela.vela.main, EthosUBackend._compile_tosa_flatbuffer, "_compile_tosa_flatbuffer"
+    said: list[Mapping[str, str]] = []
+
+    def quiet_main(arguments: list[str]) -> Any:
+        with TemporaryDirectory() as directory, shown_if_it_fails():
+            result = main(_with_files(arguments, Path(directory)))
+        (output,) = (each.removeprefix(_OUTPUT) for each in arguments if each.startswith(_OUTPUT))
+        (summary,) = Path(output).glob("*_summary_*.csv")
+        with summary.open(encoding="utf-8", newline="") as file:
+            said.append(next(csv.DictReader(file)))
+        return result
+
+    def noted(*arguments: Any) -> Any:
+        result = compile_graph(*arguments)
+        if said:
+            _summaries[_digest(result.processed_bytes)] = said.pop()
+        return result
+
+    with replaced(arm_vela.vela, "main", quiet_main), replaced(EthosUBackend, name, staticmethod(noted)):
+        yield
+
+
+def notes(method: str, program: Any) -> list[str]:
+    """A note with what Vela estimates for the delegates of a method, of which this is the lowered `ExportedProgram`."""
+    from etbuild.lower.named_data import delegates
+
+    compiled = [_digest(each.processed_bytes) for each in delegates(program.graph_module)]
+    found = [_summaries[each] for each in compiled if each in _summaries]
+    if not found:
+        return []
+    clock, cycles = float(found[0]["core_clock"]), sum(float(each["cycles_total"]) for each in found)
+    parts = [f"{cycles:,.0f} cycles ({1000 * cycles / clock:,.2f} ms at {clock / 1e6:,.0f} MHz)"]
+    for areas, together in ((_LARGEST, max), (_SUMS, sum)):
+        for area, shown in areas.items():
+            if size := together(float(each[f"{area}_memory_used"]) for each in found):
+                parts.append(f"{size:,.1f} KiB of {shown}")
+    several = f" for {len(found)} delegates" if len(found) > 1 else ""
+    return [f"Vela's estimate of `{method}`{several}: {', '.join(parts)}"]
+
+
+def _with_files(arguments: list[str], directory: Path) -> list[str]:
+    """The arguments with the paths of `_files`, which are written. They come last: one may inherit from Vela's own."""
+    own = [name for each in arguments if (name := each.removeprefix(_CONFIG)) in _files]
+    for name in own:
+        (directory / name).write_text(_files[name], "utf-8")
+    others = [each for each in arguments if each.removeprefix(_CONFIG) not in _files]
+    return [*others, *(f"{_CONFIG}{directory / name}" for name in own)]
+
+
+def _digest(compiled: bytes) -> str:
+    return hashlib.sha256(compiled).hexdigest()
