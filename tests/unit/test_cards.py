@@ -17,6 +17,7 @@ import yaml
 
 from etbuild import json_schema
 from etbuild.cli import main
+from etkit import svg
 from tests.helpers.builds import make_report, write_build
 
 Run = Callable[..., str]
@@ -154,6 +155,14 @@ def test_a_card_says_what_people_ask(builds: Path, run: Run) -> None:
     assert "0 kind 0, 1 kind 1" in text
     assert "and 10 more in the file NAME.index.json" in text
     assert run("card", builds, "-o", "-", "--base-model", "acme/net", "--tag", "shapes") == text
+
+
+def test_a_card_shows_what_its_program_found(builds: Path, run: Run) -> None:
+    found = svg.document(8, 8, [], hashlib.sha256(b"net.int8").hexdigest())
+    (builds / "small/net.int8.svg").write_text(found)
+    (builds / "net.svg").write_text(found)  # of another program, such as that before the last build
+    run("card", builds)
+    assert re.findall(r"!\[.*", (builds / "README.md").read_text()) == ["![What net.int8 found](small/net.int8.svg)"]
 
 
 def test_a_card_is_one_of_hugging_face(builds: Path, run: Run) -> None:

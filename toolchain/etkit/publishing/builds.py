@@ -13,10 +13,11 @@ from etbuild.errors import BuildError, InputError, steers
 from etbuild.files import json_file, regular_files
 from etbuild.files.digests import file_digest
 from etbuild.results import ArtifactFacts, Index, Report
-from etkit import find_index, kept_results
+from etkit import find_index, kept_results, svg
 from etkit.kept_results import Kept, Results
 
 _MOST = 10_000  # builds of a directory
+_MOST_OF_PICTURE = 64 << 20  # bytes
 _SHOWN = 200  # characters of a name in a message
 _BEST = "best"
 """The folder into which `etbuild watch --keep-best` copies a program of the folder above."""
@@ -33,6 +34,7 @@ class Build:
         index_file: The name, size and digest of the file of its index.
         report: Its report; None if it is missing, was changed, or is of another release.
         results: What tests have measured.
+        picture: The name of a file in the folder that shows what the program found in an image; None if there is none.
     """
 
     folder: str
@@ -40,6 +42,7 @@ class Build:
     index_file: ArtifactFacts
     report: Report | None
     results: Sequence[Kept] = ()
+    picture: str | None = None
 
     @property
     def name(self) -> str:
@@ -173,7 +176,7 @@ def _read(path: Path, root: Path) -> Build:
     report = None
     with suppress(InputError):
         report = find_index.listed_report(path, index)
-    return Build(folder, index, own, report, _kept(path, index))
+    return Build(folder, index, own, report, _kept(path, index), _picture(path, index))
 
 
 def _check(path: Path, artifact: ArtifactFacts) -> None:
@@ -196,6 +199,16 @@ def _kept(path: Path, index: Index) -> Sequence[Kept]:
         return ()
     found = kept_results.of_program(path.parent, index["name"], program)
     return () if found is None else found.results
+
+
+def _picture(path: Path, index: Index) -> str | None:
+    """The file that `etbuild run -o NAME.svg` wrote of exactly this program."""
+    program = next(artifact["sha256"] for artifact in index["artifacts"] if artifact["kind"] == "program")
+    file = regular_files.beside(path, f"{index['name']}.svg")
+    with suppress(OSError):
+        if file is not None and svg.shows(regular_files.read(file, _MOST_OF_PICTURE), program):
+            return file.name
+    return None
 
 
 def left_out(directory: Path, builds: Iterable[Build]) -> list[Results]:

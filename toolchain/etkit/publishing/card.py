@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import yaml
 
@@ -89,6 +90,7 @@ def text(builds: Sequence[Build], left_out: Sequence[Results], asked: Asked) -> 
     names = list(dict.fromkeys(build.base for build in builds))
     sections = [
         [f"# {', '.join(map(line, names))}", *_described(builds)],
+        _pictures(builds),
         ["## Programs", "", *_programs(builds)],
         _left_out(left_out),
         _interfaces(builds),
@@ -140,6 +142,12 @@ def _described(builds: Sequence[Build]) -> Iterator[str]:
         yield from ("", paragraph(each))
     releases = sorted({line(build.index["versions"]["executorch"]) for build in builds})
     yield from ("", f"Programs for [ExecuTorch](https://pytorch.org/executorch), built with {', '.join(releases)}.")
+
+
+def _pictures(builds: Sequence[Build]) -> list[str]:
+    """What programs found in an image."""
+    shown = [(build.name, _path(build, build.picture)) for build in builds if build.picture is not None]
+    return [f"![What {line(name)} found]({quote(path)})" for name, path in shown]
 
 
 def _programs(builds: Sequence[Build]) -> Iterator[str]:

@@ -146,6 +146,8 @@ def _files(directory: Path, found: Sequence[builds.Build]) -> Iterator[tuple[str
         results = index.with_name(f"{build.name}{kept_results.SUFFIX}")
         if build.results or (results.is_symlink() and regular_files.beside(index, results.name) is None):
             names.append(results.name)
+        if build.picture is not None:
+            names.append(build.picture)
         for name in names:
             file = regular_files.beside(index, name)
             if file is None:

@@ -26,7 +26,7 @@ _KINDS = (
 )
 
 
-def drawn(inputs: Sequence[Any], outputs: Sequence[Any], labels: object) -> tuple[str, str]:
+def drawn(inputs: Sequence[Any], outputs: Sequence[Any], labels: object, program: str = "") -> tuple[str, str]:
     """The text of an SVG, and a note for the user, which may be empty.
 
     Args:
@@ -34,6 +34,7 @@ def drawn(inputs: Sequence[Any], outputs: Sequence[Any], labels: object) -> tupl
             black, and its largest one white.
         outputs: What the call returned: float tensors as in `_KINDS`. Boxes are centers and sizes, in parts of it.
         labels: The names of labels as JSON, from the constant method `get_labels`; None if the program has none.
+        program: The SHA-256 of the program, which cards compare; empty for none.
 
     Raises:
         InputError: No input is an image, or the outputs have other shapes.
@@ -49,7 +50,7 @@ def drawn(inputs: Sequence[Any], outputs: Sequence[Any], labels: object) -> tupl
     body, note = (
         _boxes(known, names, rows, columns) or _areas(known, names, rows, columns) or _map(known, rows, columns)
     )
-    return svg.document(columns, rows, [_picture(_grey(image[0]), rows, columns), *body]), note
+    return svg.document(columns, rows, [_picture(_grey(image[0]), rows, columns), *body], program), note
 
 
 def _is_image(value: Any) -> bool:

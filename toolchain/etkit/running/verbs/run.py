@@ -88,7 +88,9 @@ def run(options: argparse.Namespace) -> int:
     if suffix == _SOUND:
         _write_sound(options.output, next(iter(outputs), None), constant)
     elif suffix == _PICTURE:
-        _write_picture(options.output, inputs, outputs, constant)
+        from etbuild.files.digests import file_digest
+
+        _write_picture(options.output, inputs, outputs, constant, file_digest(options.program))
     elif options.output is not None:
         _write(options.output, outputs)
     if options.json:
@@ -171,13 +173,13 @@ def _write_sound(path: Path, sound: Any, rate: object) -> None:
         artifacts.replace(path, file.getvalue())
 
 
-def _write_picture(path: Path, inputs: list[Any], outputs: list[Any], labels: object) -> None:
+def _write_picture(path: Path, inputs: list[Any], outputs: list[Any], labels: object, program: str) -> None:
     """Writes the image of the inputs with what the outputs say about it: see `pictures.drawn`."""
     from etbuild.publishing import artifacts
     from etkit.running import pictures
 
     try:
-        text, note = pictures.drawn(inputs, outputs, labels)
+        text, note = pictures.drawn(inputs, outputs, labels, program)
     except InputError as error:
         [problem] = error.problems
         raise InputError.of(f"-o {path}: {problem.message}", problem.hint) from None
