@@ -14,6 +14,7 @@ import importlib
 import importlib.metadata
 import itertools
 import json
+import math
 import platform
 import sys
 import tempfile
@@ -24,8 +25,9 @@ from typing import Any
 
 import torch
 import yaml
+from safetensors.torch import save_file
 
-from tests.helpers.commands import build
+from tests.helpers.commands import worker
 from tests.helpers.runtime import Call, run
 
 ROOT = Path(__file__).parents[1]
@@ -33,50 +35,66 @@ GALLERY = ROOT / "examples/gallery"
 PAGE = ROOT / "docs/gallery.md"
 NAMES = sorted(path.stem for path in GALLERY.glob("*.yaml"))
 TOLERANCE = 1e-3
-"""The largest difference to eager PyTorch, as a share of the largest output. All programs compute in float32."""
+"""The largest difference to eager PyTorch, as a share of the largest output. These programs compute in float32."""
 LEAST_OUTPUT = 0.05
 """The largest output must be larger, because a program that returns zeros agrees with a model that almost does."""
+KINDS = ("float32", "float16", "int8")
+"""The numbers in which programs compute."""
+_BATCHES = 8
 _MEASURED_WITH = ("executorch", "torch", "transformers")
 
 
 @dataclass(frozen=True)
-class Row:
+class Measured:
     """What was measured of one program.
 
     Attributes:
-        name: The name of the manifest.
-        about: The first comment of the manifest.
         size: The bytes of the program.
+        memory: The bytes that are planned for its methods.
         delegated: The operators that XNNPACK computes.
         operators: All operators.
         largest: The largest absolute value of all outputs in eager PyTorch.
         difference: The largest difference to eager PyTorch, as a share of `largest`.
+        decibels: The ratio of signal to error of all outputs.
     """
 
-    name: str
-    about: str
     size: int
+    memory: int
     delegated: int
     operators: int
     largest: float
     difference: float
+    decibels: float
 
     @property
     def right(self) -> bool:
-        """Whether the program computes what eager PyTorch computes."""
+        """Whether the program computes what eager PyTorch computes in float32."""
         return self.difference < TOLERANCE and self.largest > LEAST_OUTPUT
 
 
-def measure(name: str, scratch: Path) -> Row:
+class Refused(Exception):
+    """`etbuild` does not build a program. The message is its error."""
+
+
+def measure(name: str, scratch: Path, kind: str = "float32") -> Measured:
     """Builds and runs one program of the gallery.
 
     Args:
         name: The name of its manifest.
         scratch: An empty directory.
+        kind: One of `KINDS`.
+
+    Raises:
+        Refused: The program cannot compute in these numbers.
     """
     path = GALLERY / f"{name}.yaml"
     manifest = yaml.safe_load(path.read_text("utf-8"))
-    build(path, scratch, environment=None)
+    if kind != "float32":
+        path = scratch / path.name
+        path.write_text(json.dumps(_in_numbers(manifest, kind, scratch)), "utf-8")
+    answer = worker().ask("build", path, "--root", GALLERY, "-o", scratch, "--no-cache")
+    if answer.exit_code:
+        raise Refused(answer.output)
     report = json.loads((scratch / f"{name}.report.json").read_text("utf-8"))
     operators = [method["operators"] for method in report["methods"].values()]
     delegated = sum(sum(counts.values()) for each in operators for counts in each["delegated"].values())
@@ -84,21 +102,55 @@ def measure(name: str, scratch: Path) -> Row:
     with torch.no_grad():
         sessions = list(_SESSIONS[manifest["model"].get("huggingface", {}).get("task")](manifest, module))
     outputs = run(scratch / f"{name}.pte", [calls for calls, _ in sessions], scratch)
-    largest = difference = 0.0
+    largest = difference = signal = error = 0.0
     for (_, wanted), results in zip(sessions, outputs, strict=True):
         for expected, found in zip(wanted, results, strict=True):
             for one, other in zip(expected, found, strict=True):
                 largest = max(largest, float(one.abs().max()))
                 difference = max(difference, float((one - other).abs().max()))
-    return Row(
-        name=name,
-        about=path.read_text("utf-8").splitlines()[2].removeprefix("# "),
+                signal += float(one.double().square().sum())
+                error += float((one.double() - other.double()).square().sum())
+    return Measured(
         size=(scratch / f"{name}.pte").stat().st_size,
+        memory=sum(sum(method["memory"]) for method in report["methods"].values()),
         delegated=delegated,
         operators=delegated + sum(sum(each["fallback"].values()) for each in operators),
         largest=largest,
-        difference=difference / largest if largest else float("inf"),
+        difference=difference / largest if largest else math.inf,
+        decibels=10 * math.log10(signal / error) if error else math.inf,
     )
+
+
+def _in_numbers(manifest: dict[str, Any], kind: str, scratch: Path) -> dict[str, Any]:
+    """The manifest of a program that computes in 16-bit floats, or in integers with random inputs as calibration.
+
+    Methods of texts get integers in their linear layers only.
+    """
+    made: dict[str, Any] = json.loads(json.dumps(manifest))
+    made["checks"] = {"compare": {"work": 0}}  # one call: the outputs are compared here
+    if kind == "float16":
+        made["model"]["dtype"] = {"compute": "float16"}
+        return made
+    examples = _examples(made["methods"]["forward"]) if "methods" in made else {}
+    if not examples or any(example.get("dtype") == "int64" for example in examples.values()):
+        quantize: dict[str, Any] = {"torchao": [{"config": "8da8w"}]}
+    else:
+        numbers = torch.Generator().manual_seed(1)
+        batches = {
+            key: torch.stack([_random(example, numbers) for _ in range(_BATCHES)]) for key, example in examples.items()
+        }
+        save_file(batches, scratch / "calibration.safetensors")
+        calibration = {"file": "calibration.safetensors", "keys": [*examples]}
+        quantizer = {"backend": "xnnpack", "options": {"per_channel": True}}
+        quantize = {"pt2e": {"quantizers": [quantizer], "calibration": calibration}}
+    made["defaults"]["quantize"] = quantize
+    return made
+
+
+def _examples(method: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The example inputs of a method, in their order."""
+    positional = {f"input_{number}": example for number, example in enumerate(method.get("example_inputs", []))}
+    return {**positional, **method.get("example_kwargs", {})}
 
 
 def _module(model: dict[str, Any]) -> torch.nn.Module:
@@ -219,14 +271,21 @@ For people who look for a model like theirs.
 Architectures of transformers at small sizes, and some models of our own. Copy the manifest from
 [`examples/gallery`](../examples/gallery), and put your configuration and weights into it.
 
-`make gallery` builds all of them, runs them in ExecuTorch's runtime on random inputs, compares the outputs with eager
-PyTorch, and writes this page. `make test-all` only compares.
+`make gallery` builds each of them three times, runs the programs in ExecuTorch's runtime on random inputs, compares the
+outputs with eager PyTorch in float32, and writes this page. `make test-all` only compares.
 
 Measured with ExecuTorch {executorch}, torch {torch} and transformers {transformers} on {machine}.
-*Difference* is the largest one, as a share of the largest output. *Delegated* counts the operators of XNNPACK.
 
-| manifest | what it is | size | delegated | difference | |
-|---|---|---|---|---|---|
+- *Lines* are those of the manifest. *Delegated* counts the operators of XNNPACK in float32.
+- *Memory* is what the program plans for its methods in float32, without what XNNPACK takes.
+- Each kind of numbers has the size of the program and its agreement: the ratio of signal to error of all outputs. The
+  inputs and outputs stay float32. The weights are random, and each model is small: a trained one loses another part.
+- A dash is what was not measured yet. *refused*: `etbuild` says why it builds no program in these numbers.
+- [float16](float16.md) is `model.dtype: {{compute: float16}}`. int8 is [`pt2e`](quantization.md), or
+  `torchao` (`8da8w`) for models of texts.
+
+| manifest | what it is | lines | delegated | memory | float32 | float16 | int8 | |
+|---|---|---|---|---|---|---|---|---|
 """
 
 
@@ -236,16 +295,39 @@ def page(rows: list[str]) -> str:
     return "".join([_PAGE.format(**versions, machine=platform.machine(), count=len(NAMES)), *rows])
 
 
-def _line(row: Row) -> str:
+def _line(name: str, measured: dict[str, Measured | None]) -> str:
+    """The row of a program; None: it cannot compute in these numbers."""
+    text = (GALLERY / f"{name}.yaml").read_text("utf-8").splitlines()
+    first = measured["float32"]
+    assert first is not None, "all programs can"
     cells = [
-        f"[{row.name}](../examples/gallery/{row.name}.yaml)",
-        row.about.rstrip("."),
-        f"{row.size / 1000:.0f} kB",
-        f"{row.delegated} of {row.operators}",
-        f"{row.difference:.0e}",
-        "right" if row.right else "wrong",
+        f"[{name}](../examples/gallery/{name}.yaml)",
+        text[2].removeprefix("# ").rstrip("."),
+        str(sum(bool(line.strip()) and not line.startswith("#") for line in text)),
+        f"{first.delegated} of {first.operators}",
+        f"{first.memory / 1000:.0f} kB",
+        *map(_cell, measured.values()),
+        "right" if first.right else "wrong",
     ]
     return f"| {' | '.join(cells)} |\n"
+
+
+def _cell(measured: Measured | None) -> str:
+    if measured is None:
+        return "refused"
+    agreement = "exact" if math.isinf(measured.decibels) else f"{measured.decibels:.0f} dB"
+    return f"{measured.size / 1000:.0f} kB, {agreement}"
+
+
+def _measured(name: str, kind: str) -> Measured | None:
+    with tempfile.TemporaryDirectory() as scratch:
+        try:
+            found = measure(name, Path(scratch), kind)
+        except Refused as why:
+            print(f"{name} in {kind}: {why}", file=sys.stderr, flush=True)
+            return None
+    print(f"{name} in {kind}: {found}", file=sys.stderr, flush=True)
+    return found
 
 
 def _rows_of_page() -> dict[str, str]:
@@ -255,19 +337,16 @@ def _rows_of_page() -> dict[str, str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Measures programs and writes the page. The exit code is 1 if one is wrong.
+    """Measures programs and writes the page, after each row. The exit code is 1 if one is wrong.
 
     Args:
         arguments: The names of the manifests to measure; the page keeps its other rows. Without names, all of them.
     """
-    cells, right = _rows_of_page() if arguments else {}, True
+    cells = _rows_of_page() if arguments else {}
     for name in arguments or NAMES:
-        with tempfile.TemporaryDirectory() as scratch:
-            row = measure(name, Path(scratch))
-            print(row, file=sys.stderr, flush=True)
-            cells[name], right = _line(row), right and row.right
-    PAGE.write_text(page([cells[name] for name in NAMES]), "utf-8")
-    return 0 if right else 1
+        cells[name] = _line(name, {kind: _measured(name, kind) for kind in KINDS})
+        PAGE.write_text(page([cells[each] for each in NAMES if each in cells]), "utf-8")
+    return 0 if all(row.endswith("| right |\n") for row in cells.values()) else 1
 
 
 if __name__ == "__main__":

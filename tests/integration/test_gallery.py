@@ -14,9 +14,9 @@ pytest.importorskip("transformers")
 @pytest.mark.long
 @pytest.mark.parametrize("name", gallery.NAMES)
 def test_a_program_computes_what_eager_pytorch_computes(name: str, tmp_path: Path) -> None:
-    row = gallery.measure(name, tmp_path)
-    assert row.largest > gallery.LEAST_OUTPUT
-    assert row.difference < gallery.TOLERANCE
+    measured = gallery.measure(name, tmp_path)
+    assert measured.largest > gallery.LEAST_OUTPUT
+    assert measured.difference < gallery.TOLERANCE
 
 
 def test_the_page_lists_every_manifest_and_none_is_wrong() -> None:

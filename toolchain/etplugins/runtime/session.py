@@ -42,7 +42,7 @@ class Session:
         if missing:
             raise InputError.of(f"the runtime here has no backend `{missing[0]}`", "run the program on its device")
         self._files = files
-        data = _merged(files.named_data, scratch) if len(files.named_data) > 1 else next(iter(files.named_data), None)
+        data = merged(files.named_data, scratch) if len(files.named_data) > 1 else next(iter(files.named_data), None)
         load: Callable[..., Any] = Runtime.get().load_program
         if data is not None and "data_path" not in inspect.signature(load).parameters:
             from etplugins.runtime.program_with_data import ProgramWithData
@@ -205,8 +205,8 @@ def _laid_out(value: Any, fact: Value) -> Any:
     return value.permute(order).contiguous().permute([order.index(dim) for dim in range(len(order))])
 
 
-def _merged(files: Sequence[Path], directory: Path) -> Path:
-    """One `.ptd` with the content of several: the Python runtime takes only one."""
+def merged(files: Sequence[Path], directory: Path) -> Path:
+    """One `.ptd` with the content of several, in a directory: the Python runtime takes only one."""
     from executorch.exir._serialize._cord import Cord
     from executorch.exir._serialize._named_data_store import NamedDataStore
     from executorch.exir._serialize.data_serializer import DataPayload

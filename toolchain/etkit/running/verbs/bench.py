@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     Loaded = tuple[Manifest, Plan]
 
 _MANIFESTS = (".yaml", ".yml")
-_RUNS, _RUNS_OF_TWO = 8, 12
+_RUNS, _RUNS_OF_TWO, _CALLS_OF_PHONE = 8, 12, 50
 
 
 def add(verbs: Any) -> None:
@@ -54,6 +54,9 @@ def add(verbs: Any) -> None:
     add_path(parser, "PROGRAM", "a manifest, a .pte, an index, or a directory with an index")
     add_path(parser, "--against OTHER", "also measure this program, in turns, and say which one is faster")
     add_repeatable(parser, "--method NAME", "only this method")
+    phone = parser.add_mutually_exclusive_group()
+    add_path(phone, "--adb DIR", "measure nothing: write a script to DIR that measures the program on a phone")
+    add_path(phone, "--from DIR", "measure nothing: read what that script has brought from the phone", dest="measured")
     _add_inputs(parser)
     _add_timing(parser)
     _add_results(parser)
@@ -122,6 +125,9 @@ def run(options: argparse.Namespace) -> int:
         raise InputError.of(f"--runs {runs}: a comparison needs at least {intervals.FEWEST} runs of each program")
     if runs > intervals.MOST:
         raise InputError.of(f"--runs {runs}: at most {intervals.MOST}", "`--seconds` makes each run longer")
+    phone = options.adb is not None or options.measured is not None
+    if phone and (two or options.json is not None or options.svg is not None or options.dim):
+        raise InputError.of("--adb and --from measure one program in its largest sizes, and print text")
     if options.max_slowdown is not None and not two:
         raise InputError.of("--max-slowdown needs --against")
     sizes = _sizes(options.dim)
@@ -136,6 +142,8 @@ def run(options: argparse.Namespace) -> int:
     options.restart()  # then a crash of the runtime is reported as an error
     with ExitStack() as scratch:
         programs = [_program(options, options.built or options.program, first, scratch)]
+        if phone:
+            return _of_phone(options, programs[0])
         if two:
             programs.append(_program(options, options.against or options.program, other, scratch))
         return _measure(options, programs, first, sizes, runs)
@@ -217,6 +225,28 @@ def _measure(
         artifacts.replace(Path(options.json), f"{json.dumps(facts, indent=2)}\n".encode())
     print(json.dumps(facts, indent=2)) if options.json == "-" else print(results.text(facts))
     return _judge(facts, options.max_slowdown)
+
+
+def _of_phone(options: argparse.Namespace, files: ProgramFiles) -> int:
+    """Writes what measures a program on a phone, or prints what the phone has measured."""
+    from etkit.running.benchmarking import inputs as benchmarked
+    from etkit.running.benchmarking import phone
+
+    names = _methods(options, [files])
+    if options.measured is not None:
+        print(phone.text(options.measured, files, names, options.warm_up))
+        return 0
+    if options.input and len(names) > 1:
+        raise InputError.of("--input: the program has several methods", f"add `--method`: {', '.join(names)}")
+    facts = {name: files.method(name) for name in names}
+    given = {
+        name: benchmarked.given(name, each, options.input, benchmarked.at_random(each)) for name, each in facts.items()
+    }
+    calls = options.warm_up + (options.calls or _CALLS_OF_PHONE)
+    script = phone.write(options.adb, files, given, calls, options.threads)
+    print(f"run `sh {script} RUNNER` with ExecuTorch's executor_runner for the phone,")
+    print(f"then `etbuild bench {options.program} --from {options.adb}`")
+    return 0
 
 
 def _methods(options: argparse.Namespace, programs: list[ProgramFiles]) -> list[str]:
