@@ -157,6 +157,14 @@ def test_a_card_says_what_people_ask(builds: Path, run: Run) -> None:
     assert run("card", builds, "-o", "-", "--base-model", "acme/net", "--tag", "shapes") == text
 
 
+@pytest.mark.parametrize(("release", "has_call"), [("1.4.1", False), ("1.5.1", True)])
+def test_a_card_shows_no_call_that_its_release_has_not(release: str, has_call: bool, tmp_path: Path, run: Run) -> None:
+    index = write_build(tmp_path, "net", report=report_of())
+    add_to_index(index, versions={"executorch": release, "torch": "2.13.0"})
+    run("card", tmp_path)
+    assert ("data_path=" in (tmp_path / "README.md").read_text()) == has_call
+
+
 def test_a_card_shows_what_its_program_found(builds: Path, run: Run) -> None:
     found = svg.document(8, 8, [], hashlib.sha256(b"net.int8").hexdigest())
     (builds / "small/net.int8.svg").write_text(found)

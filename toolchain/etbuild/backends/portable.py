@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from etbuild.backends.backend import BuiltInBackend, Context, Options
+from etbuild.backends.needs import later
 
 
 class Portable(BuiltInBackend):
@@ -22,6 +23,7 @@ class Native(BuiltInBackend):
     name = "native"
     separable = True
     delegate_id = "NativeBackend"
+    needs = (later("1.5.1", "executorch.backends.native"),)
 
     def create_partitioner(self, options: Options, context: Context) -> Any:
         """Makes ExecuTorch's NativePartitioner, which has no options.

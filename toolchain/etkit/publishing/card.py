@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 import yaml
 
+from etbuild import releases
 from etbuild.errors import printable
 from etbuild.files import regular_files
 from etkit.kept_results import Results
@@ -286,11 +287,12 @@ def _use(builds: Sequence[Build]) -> list[str]:
     files = {artifact["kind"]: _path(build, artifact["file"]) for artifact in reversed(build.shipped)}
     given = ", ".join(_argument(value) for value in build.methods[method]["inputs"])
     data = f", data_path={_python(files['named_data'])}" if "named_data" in files else ""
+    has_call = "named_data" not in files or releases.loads_named_data(build.index["versions"]["executorch"])
     several = sum(artifact["kind"] == "named_data" for artifact in build.shipped) > 1
     is_odd = any(not value.get("dtype", "float32").isidentifier() for value in build.methods[method]["inputs"])
     return (
         []
-        if several or is_odd
+        if several or is_odd or not has_call
         else [
             "## Use",
             "",

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from executorch.backends.arm.arm_vela import VelaCompileResult
+from executorch.backends.arm import arm_vela
 from executorch.backends.arm.ethosu import EthosUCompileSpec
 from executorch.backends.arm.ethosu.backend import EthosUBackend
 from executorch.backends.arm.test.runner_utils import TosaReferenceModelDispatch
@@ -28,8 +28,9 @@ _SPECS = {"EthosUBackend": EthosUCompileSpec, "TOSABackend": TosaCompileSpec, "V
 def lowering() -> Iterator[None]:
     """A context in which lowered delegates are TOSA graphs. Neither Vela nor the model converter compiles them."""
     name = "_compile_tosa_flatbuffer"
+    result = getattr(arm_vela, "VelaCompileResult", bytes)  # before release 1.5, Vela's result is bytes
     with (
-        replaced(EthosUBackend, name, staticmethod(lambda graph, *_: VelaCompileResult(graph))),
+        replaced(EthosUBackend, name, staticmethod(lambda graph, *_: result(graph))),
         replaced(VgfBackend, name, staticmethod(lambda graph, *_: graph)),
     ):
         yield

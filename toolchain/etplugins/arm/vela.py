@@ -62,7 +62,7 @@ def watched() -> Iterator[None]:
     def noted(*arguments: Any) -> Any:
         result = compile_graph(*arguments)
         if said:
-            _summaries[_digest(result.processed_bytes)] = said.pop()
+            _summaries[_digest(_compiled(result))] = said.pop()
         return result
 
     with replaced(arm_vela.vela, "main", quiet_main), replaced(EthosUBackend, name, staticmethod(noted)):
@@ -94,6 +94,12 @@ def _with_files(arguments: list[str], directory: Path) -> list[str]:
         (directory / name).write_text(_files[name], "utf-8")
     others = [each for each in arguments if each.removeprefix(_CONFIG) not in _files]
     return [*others, *(f"{_CONFIG}{directory / name}" for name in own)]
+
+
+def _compiled(result: Any) -> bytes:
+    """What Vela has compiled. Before release 1.5, ExecuTorch has nothing around it."""
+    compiled: bytes = getattr(result, "processed_bytes", result)
+    return compiled
 
 
 def _digest(compiled: bytes) -> str:

@@ -1,6 +1,6 @@
-"""Loads a program with named data in the runtime of ExecuTorch 1.4, whose `Runtime.load_program` takes no named data.
+"""Loads a program with named data in the runtime of ExecuTorch 1.4.
 
-Its other interface does, which loads a program as C++'s `Module` does.
+Its `Runtime.load_program` takes no named data. An older function does, and loads a program as C++'s `Module` does.
 """
 
 from __future__ import annotations

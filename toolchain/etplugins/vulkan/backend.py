@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from etbuild.backends.backend import BuiltInBackend, Context, OptionError, Options, QuantizerContext
+from etbuild.backends.needs import later
 
 _PARTITIONER_OPTIONS = ("operator_blocklist", "operator_allowlist", "nn_module_blocklist", "nn_module_allowlist")
 
@@ -42,6 +43,7 @@ class WebGpu(BuiltInBackend):
     separable = False  # not tested whether merged methods have the same bytes as methods lowered together
     delegate_id = "VulkanBackend"
     takes_weight_only_linear = True
+    needs = (later("1.5.1", "executorch.backends.webgpu.partitioner"),)
 
     def create_partitioner(self, options: Options, context: Context) -> Any:
         """Makes ExecuTorch's WebGPUPartitioner with the options of `backend-vulkan.schema.json`."""
