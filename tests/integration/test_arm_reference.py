@@ -29,6 +29,9 @@ class Net(nn.Module):
     def decide(self, x):
         return self.forward(x)
 
+    def precise(self, x):
+        return self.forward(x).sigmoid()
+
 
 def create():
     return Net()
@@ -80,6 +83,16 @@ methods:
         quantizers: [{backend: ethos-u, options: {target: ethos-u55-128}}]
         calibration: {factory: "model:batches"}
 """
+PRECISE = """\
+  precise:
+    entry: precise
+    example_inputs: [{shape: [1, 3, 8, 8]}]
+    partitioners: [{backend: tosa, options: {tosa_spec: TOSA-1.0+INT+int16}}]
+    quantize:
+      pt2e:
+        quantizers: [{backend: tosa, options: {tosa_spec: TOSA-1.0+INT+int16, activations: int16}}]
+        calibration: {factory: "model:batches"}
+"""
 
 
 def build(directory: Path, more: str = "") -> tuple[int, str]:
@@ -91,11 +104,12 @@ def build(directory: Path, more: str = "") -> tuple[int, str]:
 
 
 def test_what_is_lowered_rightly_builds_and_a_note_says_what_ran_it(tmp_path: Path) -> None:
-    code, output = build(tmp_path)
+    code, output = build(tmp_path, PRECISE)
     assert code == 0, output
     by = "was compared with PyTorch by Arm's reference model: the build cannot run"
     assert f"`forward` {by} TOSABackend" in output
     assert f"`decide` {by} EthosUBackend" in output
+    assert f"`precise` {by} TOSABackend" in output  # tables of 16-bit integers are coarser than rounding
     notes = json.loads((tmp_path / "out/net.report.json").read_bytes())["notes"]
     [estimate] = [note for note in notes if "Vela" in note]
     assert re.fullmatch(

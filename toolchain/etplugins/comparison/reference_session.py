@@ -13,7 +13,7 @@ import torch
 from torch.export import ExportedProgram
 
 from etbuild import switches
-from etbuild.errors import BuildError, EtbuildError
+from etbuild.errors import BuildError
 from etbuild.exception_text import summary
 from etbuild.plan.step_plans import LowerPlan
 from etplugins.comparison.compare import CannotRun
@@ -81,7 +81,7 @@ class ReferenceSession:
             lacking = elsewhere(files.method(name)["delegates"], plan)
             try:
                 self._methods[name] = Lowered(plan, name, program, load(lacking))
-            except EtbuildError as error:
+            except Exception as error:
                 raise CannotRun(f"it could not be lowered again: {summary(error)}") from error
 
     def load(self, method: str) -> None:

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol
 
 from etbuild import backends, plugins
 from etbuild.errors import InputError
 from etbuild.plan.step_plans import LowerPlan
+from etplugins.comparison.parts import Tolerance
+
+if TYPE_CHECKING:
+    from etplugins.comparison.compare import ComparedMethod
 
 GROUP = "reference"
 """The group of plug-ins that has references, by the names of delegates."""
+_OF_TABLES = Tolerance(0.0, 0.0, 0.01)
+ONE_CALL = "was compared only with its example inputs, within 1 %: functions of 16-bit integers are tables"
+"""The note about methods of `with_tables`."""
 BY = "was compared with PyTorch by"
 """Begins a note about a method, before the names of its references."""
 
@@ -57,6 +65,16 @@ def load(delegates: Iterable[str]) -> list[Reference]:
             raise InputError.of(f"the reference for {name} is not installed: {error}") from error
         found[reference.NAME] = reference
     return [*found.values()]
+
+
+def with_tables(methods: Iterable[ComparedMethod]) -> dict[str, ComparedMethod]:
+    """The methods in 16-bit integers, by name, with a tolerance unless the manifest has one. Devices interpolate
+    between rows of tables, and references do so too: far from the calibration, the error is as large as the result."""
+    import torch
+
+    found = [each for each in methods if any(torch.int16 in node.args for node in each.program.graph.nodes)]
+    settings = {each.name: each.settings.tolerance or _OF_TABLES for each in found}
+    return {each.name: replace(each, settings=each.settings.replace(tolerance=settings[each.name])) for each in found}
 
 
 def named(references: Iterable[Reference]) -> str:

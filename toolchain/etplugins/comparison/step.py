@@ -318,8 +318,10 @@ def _first_wrong(exported: ComparedMethods, methods: Group, files: ProgramFiles)
     try:
         only = replace(files, facts={**files.facts, "methods": of_group})
         sessions, of_sessions = _sessions(exported, of_group)
+        tables = references.with_tables(group) if of_sessions else {}
+        group = [tables.get(method.name, method) for method in group]
         comparison = Comparison(group, only, methods.scratch, exported.job.options.jobs, sessions)
-        wrong = comparison.first_wrong(exported.job.plan.work)
+        wrong = comparison.first_wrong(0 if tables else exported.job.plan.work)
     except CannotRun as error:
         notes = dict.fromkeys(of_group, f"{NOT} {error}")
         return {"wrong": None, "notes": {**skipped, **notes}, "agreement": {}}
@@ -330,6 +332,7 @@ def _first_wrong(exported: ComparedMethods, methods: Group, files: ProgramFiles)
     if wrong is not None:
         return {"wrong": vars(wrong), "notes": {}, "agreement": {}}
     notes = {name: f"was compared with PyTorch {what}" for name, what in comparison.notes.items()}
+    notes.update(dict.fromkeys(tables, references.ONE_CALL))
     notes = _joined(of_sessions, _joined(notes, _overflows(exported.job, group)))
     if of_group.keys() & witnesses(exported.job.plan):
         notes = _joined(notes, write_calls(methods.calls, group, comparison.calls))
