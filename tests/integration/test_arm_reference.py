@@ -32,6 +32,9 @@ class Net(nn.Module):
     def precise(self, x):
         return self.forward(x).sigmoid()
 
+    def add(self, x, y):
+        return x + y
+
 
 def create():
     return Net()
@@ -61,6 +64,16 @@ def of_integers(method, program):
 
     InsertTableOpsPass.generate_8bit_table_values = shifted
     return []
+
+
+def of_reference(method, program):
+    import tosa_reference_model
+
+    def run(*arguments, **options):
+        raise RuntimeError("no such operator")
+
+    tosa_reference_model.run = run
+    return []
 """
 MANIFEST = """\
 schema: executorch-model/v1
@@ -83,6 +96,12 @@ methods:
         quantizers: [{backend: ethos-u, options: {target: ethos-u55-128}}]
         calibration: {factory: "model:batches"}
 """
+ADDS = """\
+  add:
+    entry: add
+    example_inputs: [{shape: [4], dtype: int32}, {shape: [4], dtype: int32}]
+    partitioners: [tosa]
+"""
 PRECISE = """\
   precise:
     entry: precise
@@ -104,12 +123,13 @@ def build(directory: Path, more: str = "") -> tuple[int, str]:
 
 
 def test_what_is_lowered_rightly_builds_and_a_note_says_what_ran_it(tmp_path: Path) -> None:
-    code, output = build(tmp_path, PRECISE)
+    code, output = build(tmp_path, PRECISE + ADDS)
     assert code == 0, output
     by = "was compared with PyTorch by Arm's reference model: the build cannot run"
     assert f"`forward` {by} TOSABackend" in output
     assert f"`decide` {by} EthosUBackend" in output
     assert f"`precise` {by} TOSABackend" in output  # tables of 16-bit integers are coarser than rounding
+    assert f"`add` {by} TOSABackend" in output  # TOSA leaves open what an overflow gives, and random numbers overflow
     notes = json.loads((tmp_path / "out/net.report.json").read_bytes())["notes"]
     [estimate] = [note for note in notes if "Vela" in note]
     assert re.fullmatch(
@@ -124,3 +144,10 @@ def test_a_fault_in_the_lowering_to_tosa_fails_the_build(fault: str, method: str
     assert f"methods.{method}: the program computes something else than the exported method" in output
     assert "operator of" in output
     assert "at model.py:11, in forward: `x = torch.tanh(" in output
+
+
+def test_a_method_that_the_reference_cannot_run_is_compared_with_its_model_all_the_same(tmp_path: Path) -> None:
+    code, output = build(tmp_path, 'passes: {edge: ["faults:of_reference"]}\n')
+    assert code == 0, output
+    assert "`forward` was not compared with PyTorch: Arm's reference model cannot run it: RuntimeError: no such operator" in output
+    assert re.search(r"`decide` was not compared .*; it is quantized: SQNR [\d.]+ dB against the float model", output)

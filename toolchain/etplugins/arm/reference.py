@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 from executorch.backends.arm import arm_vela
@@ -36,13 +36,26 @@ def lowering() -> Iterator[None]:
         yield
 
 
-def running() -> AbstractContextManager[Any]:
+@contextmanager
+def running() -> Iterator[None]:
     """A context in which PyTorch runs lowered methods, and the reference model their delegates that are TOSA graphs.
 
     Raises:
-        AssertionError: A graph is not valid, or computes what TOSA does not define.
+        AssertionError: A graph is not valid.
+        ArithmeticError: It computes what TOSA leaves open, such as a sum of integers that overflows.
     """
-    return _Delegates()
+    import tosa_reference_model
+
+    run = tosa_reference_model.run
+
+    def checked(*arguments: Any, **options: Any) -> Any:
+        outputs, status = run(*arguments, **options)
+        if status == tosa_reference_model.GraphStatus.TOSA_UNPREDICTABLE:
+            raise ArithmeticError("TOSA leaves open what these numbers give")
+        return outputs, status
+
+    with replaced(tosa_reference_model, "run", checked), _Delegates():
+        yield
 
 
 class _Delegates(TosaReferenceModelDispatch):  # type: ignore[misc] # ExecuTorch has no types
@@ -50,7 +63,7 @@ class _Delegates(TosaReferenceModelDispatch):  # type: ignore[misc] # ExecuTorch
 
     def __init__(self) -> None:
         super().__init__()
-        self.ran_tosa_dispatch = True  # it need not run one
+        self.ran_tosa_dispatch = True  # a method without such delegates is no error
 
     def __torch_function__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
         if func is executorch_call_delegate:

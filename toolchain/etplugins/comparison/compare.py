@@ -119,6 +119,10 @@ class CannotRun(Exception):
     """The exported method or the program cannot be run with the example inputs. The message says why."""
 
 
+class Undefined(Exception):
+    """What the program computes in a call is not defined, so that the call shows nothing. The message says why."""
+
+
 @dataclass
 class _Sample:
     """The exported methods with other roundings, in the same calls. It has graphs that keep the state, the rounding,
@@ -229,7 +233,7 @@ class Comparison:
             if wrong is not None:
                 return wrong
             self._used[method.name] = used
-            slow = slow_work(method.program, self._files.facts["methods"][method.name]["operators"])
+            slow = slow_work(method.program, session.kernels(method.name))
             chooser = Calls(method.program, method.examples, method.ranges, coverages[method.name], slow)
             self._choosers[method.name] = chooser
             calls.append(zip(repeat(method), chain(self._of_samples(method, work, used), chooser.chosen(work, used))))
@@ -347,6 +351,13 @@ class Comparison:
         self._note(method, call.name, leaves, expected, before)
         try:
             actual = session.call(method.name, leaves)
+        except Undefined as error:
+            if call.name == FIRST:
+                raise CannotRun(str(error)) from error
+            for made in (self._history, self.calls):
+                made.pop()
+            graph.state.update(before)
+            return None, work
         except EtbuildError as error:
             if _NO_MEMORY in str(error):
                 raise CannotRun(f"{_WITHOUT_MEMORY} in {call.name}") from error

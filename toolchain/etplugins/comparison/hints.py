@@ -27,6 +27,8 @@ _KERNELS = {
     **dict.fromkeys(("conv1d", "conv2d", "conv_transpose2d", "convolution"), "aten::convolution."),
     **{name: f"aten::{name}" for name in ("avg_pool2d", "max_pool2d", "max_pool2d_with_indices")},
 }
+SLOW_KERNELS = frozenset(_KERNELS.values())
+"""The first parts of the names of kernels that `slow_work` counts."""
 _COUNTS = 1000  # how far an integer goes that becomes a floating-point number: it is a count, an age, a position
 _TABLES = 4  # integers from which rows of a table are computed go so many times the size of the table beyond it
 _ENDS = (127, 128, 255, 256, 32767, 32768, 65535, 65536, 2**31 - 1, 2**31, 2**53 + 1)

@@ -5,7 +5,7 @@ For this, a method is lowered once more, by itself, to what the references run.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -16,11 +16,15 @@ from etbuild import switches
 from etbuild.errors import BuildError
 from etbuild.exception_text import summary
 from etbuild.plan.step_plans import LowerPlan
-from etplugins.comparison.compare import CannotRun
+from etplugins.comparison.compare import CannotRun, Undefined
 from etplugins.comparison.graph import arguments, copied, outputs_of
+from etplugins.comparison.hints import SLOW_KERNELS, slow_work
 from etplugins.comparison.references import Reference, elsewhere, load, named, of_one
 from etplugins.runtime.program_files import ProgramFiles
 from etplugins.runtime.session import laid_out
+
+_MOST_WORK = 1 << 33
+"""Numbers that convolutions may read in a call, as `slow_work` counts them. References read them one by one."""
 
 
 class Lowered:
@@ -52,6 +56,7 @@ class Lowered:
         Raises:
             BuildError: A reference refuses a delegate, because what it computes is not defined.
             CannotRun: A reference or PyTorch cannot run the lowered method.
+            Undefined: The result of this call is not defined.
         """
         positional, keywords = arguments(self._spec, [*map(copied, leaves)])
         try:
@@ -59,6 +64,8 @@ class Lowered:
                 for reference in self._references:
                     contexts.enter_context(reference.running())
                 return outputs_of(self._module(*positional, **keywords))
+        except ArithmeticError as error:
+            raise Undefined(f"{named(self._references)} has no defined result: {summary(error)}") from error
         except AssertionError as error:
             raise BuildError.of(f"{named(self._references)} refuses a delegate: {summary(error)}") from error
         except Exception as error:
@@ -75,7 +82,7 @@ class ReferenceSession:
     """
 
     def __init__(self, plan: LowerPlan, programs: Mapping[str, ExportedProgram], files: ProgramFiles) -> None:
-        self._files = files
+        self._files, self._programs = files, programs
         self._methods = {}
         for name, program in programs.items():
             lacking = elsewhere(files.method(name)["delegates"], plan)
@@ -85,7 +92,17 @@ class ReferenceSession:
                 raise CannotRun(f"it could not be lowered again: {summary(error)}") from error
 
     def load(self, method: str) -> None:
-        """The method is loaded."""
+        """The method is loaded.
+
+        Raises:
+            CannotRun: A call would take minutes.
+        """
+        if slow_work(self._programs[method], SLOW_KERNELS) > _MOST_WORK:
+            raise CannotRun("a call would take minutes without the device")
+
+    def kernels(self, method: str) -> Collection[str]:
+        """The kernels of the runtime that are as slow as the references."""
+        return SLOW_KERNELS
 
     def call(self, method: str, inputs: Sequence[Any]) -> list[Any]:
         """Calls a method, as `Session.call` does. Errors are those of `Lowered.call`."""

@@ -38,7 +38,8 @@ class Reference(Protocol):
 
     def running(self) -> AbstractContextManager[Any]:
         """A context in which PyTorch runs lowered methods, and it their delegates. A wrong delegate raises an
-        AssertionError, and what it cannot run another exception."""
+        AssertionError, a call whose result the delegate leaves open an ArithmeticError, and what it cannot run another
+        exception."""
 
 
 def elsewhere(delegates: Iterable[str], plan: LowerPlan) -> list[str]:

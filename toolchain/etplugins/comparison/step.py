@@ -138,13 +138,7 @@ def compare(
     """
     left_out, agreement = _left_out(job.plan, built), Agreement()
     wanted = [name for name in sorted(job.plan.methods) if name not in left_out]
-    exported = job.plan.exported
-    calibrated = [
-        name
-        for name in witnesses(job.plan)
-        if exported.methods[name].quantized_after_export or exported.model.precision is not None
-    ]
-    judged = [name for name in calibrated if left_out.get(name, "").startswith(_CANNOT_RUN)]
+    judged = [name for name in _calibrated(job.plan) if left_out.get(name, "").startswith(_CANNOT_RUN)]
     if wanted or judged:
         found, agreement = _compare(job, witness, built, wanted, judged, scratch, known)
         left_out = _joined(left_out, found)
@@ -153,6 +147,13 @@ def compare(
     said = canonical_json({"version": 1, "data": {"status": "success", **message}})
     writing.write(result.parent, result.name, "comparison", said)
     return agreement
+
+
+def _calibrated(plan: ComparePlan) -> list[str]:
+    """The methods whose exported form says how far it is from the model, also where nothing here can run them."""
+    exported = plan.exported
+    of_precision = exported.model.precision is not None
+    return [name for name in witnesses(plan) if of_precision or exported.methods[name].quantized_after_export]
 
 
 def _left_out(plan: ComparePlan, built: Built) -> dict[str, str]:
@@ -322,13 +323,13 @@ def _first_wrong(exported: ComparedMethods, methods: Group, files: ProgramFiles)
         group = [tables.get(method.name, method) for method in group]
         comparison = Comparison(group, only, methods.scratch, exported.job.options.jobs, sessions)
         wrong = comparison.first_wrong(0 if tables else exported.job.plan.work)
-    except CannotRun as error:
-        notes = dict.fromkeys(of_group, f"{NOT} {error}")
-        return {"wrong": None, "notes": {**skipped, **notes}, "agreement": {}}
-    except InputError as error:  # the runtime's libraries may need something that this machine lacks
-        message = "; ".join(problem.message for problem in error.problems)  # its text is in no key
-        notes = dict.fromkeys(of_group, f"{NOT} {message}")
-        return {"wrong": None, "notes": {**skipped, **notes}, "agreement": {}}
+    except (CannotRun, InputError) as error:  # the runtime's libraries may need something that this machine lacks
+        of_others = error.problems if isinstance(error, InputError) else ()
+        message = "; ".join(problem.message for problem in of_others) or str(error)  # its text is in no key
+        notes = {**skipped, **dict.fromkeys(of_group, f"{NOT} {message}")}
+        judged = [method for method in group if method.name in _calibrated(exported.job.plan)]
+        found = _without_runtime(exported, methods, judged)
+        return {**found, "notes": _joined(notes, found["notes"])}
     if wrong is not None:
         return {"wrong": vars(wrong), "notes": {}, "agreement": {}}
     notes = {name: f"was compared with PyTorch {what}" for name, what in comparison.notes.items()}

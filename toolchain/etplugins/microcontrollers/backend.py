@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from etbuild.backends.backend import BuiltInBackend, EdgeRequirements, Options, QuantizerContext
-from etbuild.backends.needs import python
+from etbuild.backends.needs import later, python
 
 
 class CortexM(BuiltInBackend):
@@ -17,6 +17,7 @@ class CortexM(BuiltInBackend):
     name = "cortex-m"
     separable = False
     whole_program = True
+    needs = (later("1.5.1", "executorch.backends.cortex_m.edge_compile_config"),)
 
     def edge_requirements(self, options: Options, program: Any) -> EdgeRequirements:
         """Returns ExecuTorch's CortexMPassManager with the options of `backend-cortex-m.schema.json`."""

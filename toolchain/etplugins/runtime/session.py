@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -90,6 +90,11 @@ class Session:
             RuntimeError: The runtime refuses the method.
         """
         return self.load_program(method).load_method(method)
+
+    def kernels(self, method: str) -> Collection[str]:
+        """The kernels of the runtime that a method calls."""
+        operators: Collection[str] = self._files.method(method)["operators"]
+        return operators
 
     def forget(self) -> None:
         """Forgets the loaded program with its state."""
