@@ -463,6 +463,16 @@ def test_a_class_with_unknown_inputs_has_no_manifest(
     assert "also tried" not in said
 
 
+def test_speech_of_a_decoder_has_a_length(tmp_path: Path) -> None:
+    """The configuration of SpeechT5 does not say it."""
+    kind, config = "SpeechT5ForSpeechToText", {"model_type": "speecht5", "conv_dim": [16] * 7}
+    inputs = trial.class_inputs(kind)
+    assert inputs is not None
+    first = next(other_methods.of(kind, config, Files(tmp_path, tmp_path, ()), inputs))
+    assert [line for line in first.model if "max_source_length: 160000" in line]
+    assert first.lines == []
+
+
 def test_a_task_gets_all_inputs_that_its_class_needs(tmp_path: Path) -> None:
     kind = "OneFormerForUniversalSegmentation"
     inputs = trial.class_inputs(kind)
