@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 from benchmarks.families import run as steps
 from tests.helpers import single_calls
 from tests.helpers.runtime import run
-from tests.helpers.small_configurations import CODECS, IMAGE, SAM, VITS
+from tests.helpers.small_configurations import CODECS, IMAGE, SAM, SAM2, VITS
 
 Row = dict[str, Any]
 Calls = list[tuple[str, list[torch.Tensor]]]
@@ -158,7 +158,7 @@ _PROPHET = {
     "num_decoder_attention_heads": 4,
     "encoder_ffn_dim": 32,
     "decoder_ffn_dim": 32,
-    "max_position_embeddings": 66,
+    "max_position_embeddings": 160,
     "decoder_start_token_id": 2,
     **_TOKENS,
 }
@@ -171,6 +171,62 @@ _T5_GEMMA = {
     **_TOKENS,
 }
 _CLIP = {"text_config": _TEXT_TOWER, "vision_config": _IMAGE_TOWER, "projection_dim": 16}
+_SWIN = {
+    "model_type": "swin",
+    "embed_dim": 8,
+    "depths": [1, 1, 1, 1],
+    "num_heads": [1, 2, 2, 2],
+    "window_size": 2,
+    "image_size": 64,
+    "out_features": ["stage1", *_MAPS],
+}
+_QUERIES_OF_MASKS = {
+    "backbone_config": _SWIN,
+    "hidden_dim": 32,
+    "encoder_feedforward_dim": 32,
+    "encoder_layers": 1,
+    "decoder_layers": 3,
+    "num_attention_heads": 4,
+    "dim_feedforward": 32,
+    "num_queries": 6,
+}
+_SPEECH_T5: dict[str, Any] = {
+    **{key: _DETR[key] for key in _DETR if key.startswith(("decoder", "encoder"))},
+    **{key: _SOUND[key] for key in ("hidden_size", "conv_dim") if key in _SOUND},
+    **{key: _SOUND[key] for key in _SOUND if key.startswith("num_conv")},
+    "vocab_size": _VOCABULARY,
+    "num_mel_bins": 8,
+    "speech_decoder_prenet_units": 16,
+    "speaker_embedding_dim": 8,
+    "speech_decoder_postnet_layers": 2,
+    "speech_decoder_postnet_units": 16,
+    "max_speech_positions": 64,
+    "max_text_positions": 66,
+}
+_FAST_SPEECH = {
+    "hidden_size": 32,
+    "vocab_size": _VOCABULARY,
+    "num_mel_bins": 8,
+    "encoder_layers": 1,
+    "encoder_linear_units": 32,
+    "decoder_layers": 1,
+    "decoder_linear_units": 32,
+    "speech_decoder_postnet_layers": 2,
+    "speech_decoder_postnet_units": 16,
+    "duration_predictor_channels": 16,
+    "energy_predictor_channels": 16,
+    "pitch_predictor_channels": 16,
+    "pitch_predictor_layers": 2,
+}
+_PAST: dict[str, Any] = {
+    "prediction_length": 4,
+    "context_length": 16,
+    "lags_sequence": [1, 2, 3],
+    "num_time_features": 2,
+    "d_model": 16,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+}
 _DPT = {
     **IMAGE,
     "backbone_out_indices": [0, 1, 2, 3],
@@ -343,6 +399,18 @@ FAMILIES: dict[tuple[str, str], dict[str, Any]] = {
     ("timesformer", _VIDEOS): {**IMAGE, "num_frames": 4},
     ("vivit", _VIDEOS): {**IMAGE, "num_frames": 4, "tubelet_size": [2, 8, 8]},
     ("eomt", _QUERIES): {**IMAGE, "num_blocks": 1, "num_upscale_blocks": 1, "num_queries": 6},
+    ("mask2former", _QUERIES): {**_QUERIES_OF_MASKS, "feature_size": 32, "mask_feature_size": 32},
+    ("oneformer", _QUERIES): {
+        **_QUERIES_OF_MASKS,
+        "conv_dim": 32,
+        "mask_dim": 32,
+        "task_seq_len": 8,
+        "text_encoder_width": 16,
+        "text_encoder_context_length": 8,
+        "text_encoder_num_layers": 1,
+        "text_encoder_vocab_size": _VOCABULARY,
+        "text_encoder_n_ctx": 2,
+    },
     **{(name, _ANSWERS): _TEXT for name in ("bert", "roberta", "deberta-v2")},
     ("distilbert", _ANSWERS): _DISTIL,
     **{(name, _CHOICES): _TEXT for name in ("bert", "xlm-roberta")},
@@ -354,9 +422,35 @@ FAMILIES: dict[tuple[str, str], dict[str, Any]] = {
     ("chinese_clip", "AutoModel"): {**_CLIP, "text_config": _TEXT},
     ("metaclip_2", "AutoModel"): _CLIP,
     **{(name, _FINDER): {**_CLIP, "projection_dim": 32} for name in ("owlvit", "owlv2")},
+    ("grounding-dino", _FINDER): {
+        **{key: _DETR[key] for key in _DETR if key.startswith(("d_model", "decoder", "encoder", "num_queries"))},
+        "backbone_config": {**_SWIN, "out_features": _MAPS},
+        "text_config": {"model_type": "bert", **_TEXT, "vocab_size": 1100},  # it looks for the tokens 101, 102 and 1012
+        "max_text_len": 16,
+    },
+    ("siglip2", "AutoModel"): {
+        "text_config": {**_TEXT, "projection_size": 32},
+        "vision_config": {**{key: IMAGE[key] for key in IMAGE if key != "image_size"}, "num_patches": 16},
+    },
+    ("kosmos-2", "AutoModelForImageTextToText"): {
+        "text_config": {
+            "vocab_size": _VOCABULARY,
+            "max_position_embeddings": 66,
+            "embed_dim": 32,
+            "layers": 1,
+            "ffn_dim": 32,
+            "attention_heads": 4,
+        },
+        "vision_config": IMAGE,
+        "latent_query_num": 4,
+    },
     ("blip", _CAPTIONS): {"text_config": {**_TEXT, "encoder_hidden_size": 32}, "vision_config": IMAGE},
     ("vits", _VOICE): {**VITS, "vocab_size": _VOCABULARY},
+    ("speecht5", "SpeechT5ForTextToSpeech"): _SPEECH_T5,
+    ("speecht5", _SPEECH): _SPEECH_T5,
+    ("fastspeech2_conformer", "FastSpeech2ConformerModel"): _FAST_SPEECH,
     ("sam", "AutoModelForMaskGeneration"): SAM,
+    ("sam2", "AutoModelForMaskGeneration"): SAM2,
     ("encodec", "AutoModel"): {**CODECS["encodec"], "sampling_rate": 160},
     ("mimi", "AutoModel"): {**CODECS["mimi"], "sampling_rate": 160},
     ("dac", "AutoModel"): {**CODECS["dac"], "sampling_rate": 160},
@@ -390,6 +484,8 @@ FAMILIES: dict[tuple[str, str], dict[str, Any]] = {
         "head_dim": 8,
         "num_attention_heads": 4,
     },
+    ("informer", "InformerForPrediction"): _PAST,
+    ("autoformer", "AutoformerForPrediction"): {**_PAST, "moving_average": 3},
     **{
         (name, _SEQ2SEQ): _BART
         for name in ("bart", "mbart", "marian", "pegasus", "m2m_100", "blenderbot", "blenderbot-small", "plbart", "mvp")
@@ -401,12 +497,7 @@ FAMILIES: dict[tuple[str, str], dict[str, Any]] = {
         "attention_window": 8,
     },
     ("bigbird_pegasus", _SEQ2SEQ): {**_BART, "attention_type": "original_full"},
-    ("nllb-moe", _SEQ2SEQ): {
-        **_BART,
-        "num_experts": 4,
-        "encoder_sparse_step": 1,
-        "decoder_sparse_step": 1,
-    },
+    ("nllb-moe", _SEQ2SEQ): {**_BART, "encoder_layers": 4, "decoder_layers": 4},  # of each 4, one has 128 experts
     **{(name, _SEQ2SEQ): _T5 for name in ("t5", "mt5", "umt5", "longt5")},
     ("pegasus_x", _SEQ2SEQ): {**_BART, "block_size": 8, "num_global_tokens": 4},
     ("fsmt", _SEQ2SEQ): {
@@ -564,6 +655,9 @@ def _inputs(given: dict[str, Any]) -> list[torch.Tensor]:
 
 def _of_single_call(made: Any, auto: str, methods: dict[str, Any]) -> tuple[Calls, list[list[torch.Tensor]]]:
     """The calls of `forward`, and what transformers says."""
+    given = methods["forward"]["inputs"]
+    if len(given) > 1 and len(given[0]["shape"]) == len(("batch", "channels", "rows", "columns")):
+        return _of_image_and_tokens(made, auto, given)
     if "decoder_input_ids" in signature(made.forward).parameters and len(methods["forward"]["inputs"]) > 1:
         return _of_pair(made, auto, methods)
     inputs = _inputs(methods["forward"]["inputs"][0])
@@ -571,6 +665,20 @@ def _of_single_call(made: Any, auto: str, methods: dict[str, Any]) -> tuple[Call
     pairs = [{"token_type_ids": each} if len(methods["forward"]["inputs"]) > 1 else {} for each in others]
     calls: Calls = [("forward", [each, *pair.values()]) for each, pair in zip(inputs, pairs, strict=True)]
     return calls, [_expected(made, auto, each, pair) for each, pair in zip(inputs, pairs, strict=True)]
+
+
+def _of_image_and_tokens(made: Any, auto: str, given: list[Any]) -> tuple[Calls, list[list[torch.Tensor]]]:
+    """An image, and tokens: of a task, or of a text of two words and what fills it up."""
+    image = torch.randn(given[0]["shape"], generator=torch.Generator().manual_seed(1))
+    length = given[1]["shape"][1]
+    words = [101, 5, 9, 1012, 7, 1012, 102]
+    tokens = torch.tensor([(words + [1] * length)[:length] if len(given) > 2 else [5, 3, 9, 1] * (length // 4)])
+    inputs = [image, tokens, *([torch.arange(length)[None].lt(len(words)).long()] if len(given) > 2 else [])]
+    names = ["pixel_values", "input_ids", "attention_mask"] if len(given) > 2 else ["pixel_values", "task_inputs"]
+    outputs = made(**dict(zip(names, inputs, strict=True)), return_dict=True)
+    if auto == _QUERIES:
+        return [("forward", inputs)], [[outputs.class_queries_logits, outputs.masks_queries_logits]]
+    return [("forward", inputs)], [[each for each in outputs.to_tuple() if isinstance(each, torch.Tensor)]]
 
 
 def _of_pair(made: Any, auto: str, methods: dict[str, Any]) -> tuple[Calls, list[list[torch.Tensor]]]:
@@ -691,8 +799,9 @@ def _of_masks(made: Any, auto: str, methods: dict[str, Any]) -> tuple[Calls, lis
     points, kinds = torch.tensor([[[[9.0, 20.0], [30.0, 5.0]]]]), torch.tensor([[[1, 0]]])
     features = made.get_image_embeddings(image)
     wanted = made(image_embeddings=features, input_points=points, input_labels=kinds)
-    calls: Calls = [("image_encoder", [image]), ("mask_decoder", [features, points, kinds])]
-    return calls, [[features], [wanted.pred_masks, wanted.iou_scores]]
+    maps = [features] if isinstance(features, torch.Tensor) else [each.contiguous() for each in features]
+    calls: Calls = [("image_encoder", [image]), ("mask_decoder", [*maps, points, kinds])]
+    return calls, [maps, [wanted.pred_masks, wanted.iou_scores]]
 
 
 _BY_METHODS = (

@@ -26,7 +26,8 @@ def model(auto: str, config: dict[str, Any]) -> Any:
     """
     made = _made(getattr(transformers, auto), config).eval()
     numbers = torch.Generator().manual_seed(5)
-    for parameter in (each for each in made.parameters() if each.dim() > 1):
+    weights = (each for each in made.parameters() if each.requires_grad)  # others are computed
+    for parameter in (each for each in weights if each.dim() > 1):
         parameter.data = torch.randn(parameter.shape, generator=numbers) / 3
     return made
 

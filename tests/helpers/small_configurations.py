@@ -31,6 +31,26 @@ SAM: dict[str, Any] = {
         "iou_head_hidden_dim": 16,
     },
 }
+SAM2: dict[str, Any] = {
+    "vision_config": {
+        "model_type": "sam2_vision_model",
+        "backbone_config": {
+            "model_type": "sam2_hiera_det_model",
+            "hidden_size": 8,
+            "image_size": [64, 64],
+            "blocks_per_stage": [1, 1, 2, 1],
+            "embed_dim_per_stage": [8, 16, 32, 64],
+            "num_attention_heads_per_stage": [1, 1, 2, 2],
+            "window_size_per_stage": [4, 4, 4, 4],
+            "global_attention_blocks": [3],
+        },
+        "backbone_channel_list": [64, 32, 16, 8],
+        "backbone_feature_sizes": [[16, 16], [8, 8], [4, 4]],
+        "fpn_hidden_size": 16,
+    },
+    "prompt_encoder_config": {"hidden_size": 16, "image_size": 64, "mask_input_channels": 4},
+    "mask_decoder_config": {"hidden_size": 16, "mlp_dim": 32, "num_attention_heads": 2, "iou_head_hidden_dim": 16},
+}
 CODECS: dict[str, dict[str, Any]] = {
     "encodec": {
         "num_filters": 4,

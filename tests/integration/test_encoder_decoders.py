@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import save_file
 
 from etbuild.cli import main
+from etplugins.transformers import empty_parameters
 from tests.helpers import commands
 from tests.helpers.once import made_once
 from tests.helpers.random_tokens import tokens
@@ -538,3 +539,28 @@ def test_parts_of_a_stream_are_those_of_the_whole_sound(tmp_path: Path) -> None:
     [outputs] = run(program, [calls], tmp_path)
     actual = torch.cat([scores for (scores,) in outputs])
     torch.testing.assert_close(actual, expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max()))
+
+
+def test_parameters_that_a_class_computes_are_no_weights() -> None:
+    """Marian's tables of positions are in no checkpoint, and a model whose weights are loaded has them all the same."""
+    config = transformers.MarianConfig(
+        vocab_size=VOCABULARY,
+        d_model=32,
+        encoder_layers=1,
+        decoder_layers=1,
+        encoder_attention_heads=4,
+        decoder_attention_heads=4,
+        encoder_ffn_dim=64,
+        decoder_ffn_dim=64,
+        max_position_embeddings=32,
+        pad_token_id=0,
+        decoder_start_token_id=0,
+    )
+    right = transformers.MarianMTModel(config)
+    with empty_parameters.parameters_left_empty():
+        made = transformers.MarianMTModel(config)
+    empty_parameters.keep_computed(made)
+    names = {f"model.{part}.embed_positions.weight" for part in ("encoder", "decoder")}
+    assert right.state_dict().keys() - made.state_dict().keys() == names
+    for name in names:
+        torch.testing.assert_close(made.get_buffer(name), right.get_parameter(name).data, rtol=0, atol=0)

@@ -17,7 +17,8 @@ from safetensors.torch import save_file
 from etbuild.cli import main
 from etbuild.emit import runtime_limits
 from etbuild.manifest import validate
-from etkit.authoring.first_manifest import trial
+from etkit.authoring.first_manifest import other_methods, trial
+from etkit.authoring.first_manifest.files import Files
 from tests.conftest import EXAMPLES
 from tests.helpers import commands, packed
 from tests.helpers.http_server import Answer, serving
@@ -359,6 +360,7 @@ def test_a_model_that_cannot_be_exported_has_no_manifest(
 
 TEXT = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
 BERT = {**TEXT, "model_type": "bert", "max_position_embeddings": 64}
+LAYOUT = {**BERT, "model_type": "layoutlm"}
 VISION = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
 BLENDERBOT = {
     "d_model": 32,
@@ -410,7 +412,7 @@ FUNNEL = {
         ("Wav2Vec2ForSequenceClassification", WAV2VEC2, "audio-classification", []),
         ("CLIPModel", CLIP, "zero-shot-image-classification", []),
         ("BertLMHeadModel", BERT, None, [[1, 16]]),
-        ("LayoutLMForTokenClassification", {**BERT, "model_type": "layoutlm"}, None, ["bbox", "input_ids"]),
+        ("LayoutLMForTokenClassification", LAYOUT, None, ["attention_mask", "bbox", "input_ids"]),
         ("BertForMultipleChoice", BERT, "multiple-choice", []),
         ("EsmForMaskedLM", ESM, "fill-mask", []),
         ("FunnelForTokenClassification", FUNNEL, "token-classification", ["attention_mask", "input_ids"]),
@@ -435,6 +437,55 @@ def test_what_else_a_class_may_be_is_tried(
         *(each["shape"] for each in methods.get("example_inputs", [])),
     ]
     assert sorted(given) == inputs
+
+
+ONEFORMER = {
+    "model_type": "oneformer",
+    "backbone_config": {"model_type": "swin", "embed_dim": 8, "depths": [1] * 4, "num_heads": [1, 2, 2, 2]},
+    "task_seq_len": 8,
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "config", "reason"),
+    [
+        ("InformerForPrediction", {"model_type": "informer", "context_length": 16}, "it takes `past_time_features`"),
+        ("Siglip2Model", {**CLIP, "model_type": "siglip2"}, "it takes `spatial_shapes`, whose shape is not known"),
+        ("SpeechT5ForTextToSpeech", {"model_type": "speecht5"}, "its decoder takes `decoder_input_values` in place of"),
+    ],
+)
+def test_a_class_with_unknown_inputs_has_no_manifest(
+    kind: str, config: dict[str, Any], reason: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert tried(tmp_path, {"architectures": [kind], **config}) == 2
+    said = capfd.readouterr().err
+    assert f"no first manifest is known for `{kind}`: {reason}" in said
+    assert "also tried" not in said
+
+
+def test_speech_of_a_decoder_has_a_length(tmp_path: Path) -> None:
+    """The configuration of SpeechT5 does not say it."""
+    kind, config = "SpeechT5ForSpeechToText", {"model_type": "speecht5", "conv_dim": [16] * 7}
+    inputs = trial.class_inputs(kind)
+    assert inputs is not None
+    first = next(other_methods.of(kind, config, Files(tmp_path, tmp_path, ()), inputs))
+    assert [line for line in first.model if "max_source_length: 160000" in line]
+    assert first.lines == []
+
+
+def test_a_task_gets_all_inputs_that_its_class_needs(tmp_path: Path) -> None:
+    kind = "OneFormerForUniversalSegmentation"
+    inputs = trial.class_inputs(kind)
+    assert inputs is not None
+    assert inputs.needed == ("pixel_values", "task_inputs")
+    first = next(other_methods.of(kind, ONEFORMER, Files(tmp_path, tmp_path, ()), inputs))
+    assert first.model == ["  task: universal-segmentation"]
+    assert [line.partition("   #")[0] for line in first.lines] == [
+        "forward:",
+        "  example_kwargs:",
+        "    pixel_values: {shape: [1, 3, 224, 224]}",
+        "    task_inputs: {shape: [1, 8], dtype: int64}",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
+from torch.utils._pytree import tree_leaves
 
 from etbuild.cli import main
 from tests.helpers import commands, single_calls
 from tests.helpers.random_tokens import tokens
 from tests.helpers.runtime import run
-from tests.helpers.small_configurations import CODECS, IMAGE, SAM, VITS
+from tests.helpers.small_configurations import CODECS, IMAGE, SAM, SAM2, VITS
 
 transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.filterwarnings("ignore")  # warnings of transformers
@@ -147,19 +148,20 @@ def test_a_codec_has_the_codes_and_the_sound_of_transformers(family: str, tmp_pa
     _check([[heard]], [[expected]])
 
 
-def test_masks_are_drawn_around_points(tmp_path: Path) -> None:
-    """In `mask_decoder`, delegates of XNNPACK would wait for each other."""
-    config = _config("sam", SAM)
+@pytest.mark.parametrize(("family", "own"), [("sam", SAM), ("sam2", SAM2)])
+def test_masks_are_drawn_around_points(family: str, own: dict[str, Any], tmp_path: Path) -> None:
+    """In SAM's `mask_decoder`, delegates of XNNPACK would wait for each other. SAM 2 has several maps of features."""
+    config = _config(family, own)
     made, image = single_calls.model("AutoModelForMaskGeneration", config), _numbers(1, 3, 64, 64)
     given = [(_numbers(1, 1, count, 2, seed=count).abs() * 20, torch.ones((1, 1, count)).long()) for count in (1, 3)]
     with torch.no_grad():
         wanted = [made(pixel_values=image, input_points=points, input_labels=kinds) for points, kinds in given]
-        features = made.get_image_embeddings(image).contiguous()
+        features = [each.contiguous() for each in tree_leaves(made.get_image_embeddings(image))]
     program = _program(tmp_path / "program", made, {"task": "mask-generation", "config": config})
-    found = run(program, [[("mask_decoder", [features, points, kinds])] for points, kinds in given], tmp_path)
+    found = run(program, [[("mask_decoder", [*features, points, kinds])] for points, kinds in given], tmp_path)
     _check([each for [each] in found], [[each.pred_masks, each.iou_scores] for each in wanted])
-    [[[encoded]]] = run(program, [[("image_encoder", [image])]], tmp_path)
-    _check([[encoded]], [[features]])
+    [[encoded]] = run(program, [[("image_encoder", [image])]], tmp_path)
+    _check([encoded], [features])
 
 
 SERIES: dict[str, dict[str, Any]] = {

@@ -14,16 +14,18 @@ class ClassInputs:
     """The inputs of a class.
 
     Attributes:
-        main: The name of its main input, as transformers says.
+        main: The name of its main input, as transformers says; of several the first.
         names: The names of all parameters of its `forward`.
         generates: Whether the class writes text or other tokens.
         decodes: The names of the parameters of its `decode`, if it has one.
+        needed: The names of the parameters of its `forward` that have no default.
     """
 
     main: str
     names: tuple[str, ...]
     generates: bool
     decodes: tuple[str, ...] = ()
+    needed: tuple[str, ...] = ()
 
 
 def of_class(name: str) -> ClassInputs | None:
@@ -40,17 +42,19 @@ def of_class(name: str) -> ClassInputs | None:
     if not inspect.isclass(found) or not issubclass(found, transformers.PreTrainedModel):
         return None
     model: Any = found
-    main, names = model.main_input_name, _parameters(model.forward)
+    main = model.main_input_name
+    mains, parameters = [main] if isinstance(main, str) else main, _parameters(model.forward)
     return ClassInputs(
-        main if isinstance(main, str) else "",
-        names,
+        mains[0] if mains else "",
+        tuple(parameters),
         model.can_generate(),
-        _parameters(model.decode) if hasattr(model, "decode") else (),
+        tuple(_parameters(model.decode)) if hasattr(model, "decode") else (),
+        tuple(name for name, each in parameters.items() if each.default is inspect.Parameter.empty),
     )
 
 
-def _parameters(method: Any) -> tuple[str, ...]:
-    """The names of the parameters of a method, without `self` and those that take any number of values."""
+def _parameters(method: Any) -> dict[str, inspect.Parameter]:
+    """The parameters of a method by name, without `self` and those that take any number of values."""
     kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    parameters = [each for each in inspect.signature(method).parameters.values() if each.kind not in kinds]
-    return tuple(each.name for each in parameters[1:])
+    found = [each for each in inspect.signature(method).parameters.values() if each.kind not in kinds]
+    return {each.name: each for each in found[1:]}

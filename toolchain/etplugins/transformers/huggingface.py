@@ -26,7 +26,7 @@ from etbuild.plan.parts import ModuleSource
 from etbuild.plan.step_plans import ExportPlan
 from etbuild.surroundings.random_seeds import seed
 from etplugins.transformers import offline, tasks
-from etplugins.transformers.empty_parameters import parameters_left_empty
+from etplugins.transformers.empty_parameters import keep_computed, parameters_left_empty
 from etplugins.transformers.huggingface_config import PATH as _PATH
 from etplugins.transformers.huggingface_config import is_auto, make_config, nearest
 from etplugins.transformers.parts import settings_of
@@ -69,6 +69,7 @@ def create(source: ModuleSource, context: StepContext, loaded: bool = False) -> 
             image_text.check(config)
         with parameters_left_empty() if loaded else nullcontext():
             model = _model(cls, config, decoder_cache.attention(config, settings), source.dtype)
+            keep_computed(model)
             dense.add(model, settings.dense)
         experts.choose(model)
         task = None if settings.task is None else tasks.TASKS[settings.task]

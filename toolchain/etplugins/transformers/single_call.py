@@ -204,6 +204,8 @@ def image(config: Any) -> tuple[int, ...] | None:
         config: The configuration of the model.
     """
     config = getattr(config, "vision_config", config)
+    if getattr(config, "image_size", None) is None:  # a backbone may say it
+        config = getattr(config, "backbone_config", None) or config
     size = getattr(config, "image_size", None)
     height, width = size if isinstance(size, (list, tuple)) else (size, size)
     frames = getattr(config, "num_frames", None)

@@ -72,7 +72,10 @@ def of_huggingface(
         yield first
     if not known:
         hint = "write the manifest by hand: its inputs are those of the class's `forward`. See the page `Hugging Face`"
-        raise InputError.of(f"{folder}: no first manifest is known for `{kind}`{why_unknown(config)}", hint)
+        inputs, of_texts = inputs_of(kind), why_unknown(config)
+        own = "" if inputs is None else other_methods.why_unknown(kind, config, inputs)
+        why = of_texts or own if inputs is None or inputs.generates else own or of_texts
+        raise InputError.of(f"{folder}: no first manifest is known for `{kind}`{why}", hint)
 
 
 def _candidates(

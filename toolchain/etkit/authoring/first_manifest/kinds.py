@@ -180,12 +180,16 @@ _FROM = "# from a tenth of a second: a guess"
 
 def _of_encoder(config: dict[str, Any], files: Files) -> tuple[list[str], list[str]]:
     """The line of `huggingface` with the longest sound of an encoder with a decoder, and the lines of `methods` with
-    the ranges of both. Empty for an encoder whose configuration says its length."""
+    the ranges of both. Without ranges for an encoder whose frames are not known, and empty for one whose configuration
+    says its length."""
     found = sound_length.of(config, files.json("preprocessor_config.json"))
-    if found is None or found.frame is None:
+    if found is None:
         return [], []
+    line = _LONGEST_SOUND.format(longest=found.longest, unit=found.unit)
+    if found.frame is None:  # then each sound has the longest length
+        return [line], []
     frames = f"{{dim: frames, min: 1, max: {-(-found.longest // found.frame)}}}"
-    return [_LONGEST_SOUND.format(longest=found.longest, unit=found.unit)], [
+    return [line], [
         "encoder:",
         f"  dynamic_shapes: [[null, {_range(found)}]]   {_FROM}",
         "text_decoder:",

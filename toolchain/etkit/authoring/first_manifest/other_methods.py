@@ -6,7 +6,9 @@ They follow from the inputs of the class: its tasks first, then its own `forward
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from etkit.authoring.first_manifest import image_size
@@ -23,10 +25,11 @@ _RATE = 16000
 _NESTED = ("text_config", "vision_config")
 _TEXT, _CHOICES, _CHANNELS = 16, 2, 3
 _FILLED = 128  # tokens of a text that is filled up
-_UNKNOWN = ("entity_ids", "grid_thw", "patches", "pronunciation", "shape_ids", "visual_", "xpath_")
+_UNKNOWN = ("entity_ids", "grid_thw", "patches", "pronunciation", "shape_ids", "spatial_", "visual_", "xpath_")
 """Parts of the names of inputs without which a model would compute with zeros, and whose shape is not known here."""
 _FROM_CLASS = "an input of the class: a guess"
 _PAIR = ["input_ids", "decoder_input_ids"]
+_OF_DECODER = re.compile(r"decoder_input_(?!ids)\w+")
 _AGAIN = "The decoder has no cache: each call computes all tokens again, and returns their scores first."
 
 
@@ -40,6 +43,8 @@ def of(kind: str, config: dict[str, Any], files: Files, inputs: ClassInputs) -> 
         inputs: The inputs of the class.
     """
     takes = _TAKES.get(inputs.main)
+    if _written(inputs):
+        return
     if inputs.generates and "decoder_input_ids" in inputs.names and takes in _WRITERS:
         nested = config.get("decoder")  # of a pair of models
         yield of_text_task(_WRITERS[takes], {**(nested if isinstance(nested, dict) else {}), **config}, files)
@@ -56,8 +61,40 @@ def of(kind: str, config: dict[str, Any], files: Files, inputs: ClassInputs) -> 
             if task.outputs and head and kind.endswith(head) and task.takes == takes:
                 methods = single_call(name, config, files)
                 if methods is not None:
-                    yield methods
+                    yield _with_needed(methods, _shapes(kind, config), inputs)
     yield from _own_forward(kind, config, inputs)
+
+
+def why_unknown(kind: str, config: dict[str, Any], inputs: ClassInputs) -> str:
+    """Why no methods are known for a class, as the end of a sentence; empty if its inputs are not the reason.
+
+    Args:
+        kind: The name of the class.
+        config: The content of `config.json`.
+        inputs: The inputs of the class.
+    """
+    if written := _written(inputs):
+        return f": its decoder takes `{written[0]}` in place of tokens, in a loop of its own"
+    known, others = _shapes(kind, config), [each for each in inputs.needed if each != inputs.main]
+    lacking = [each for each in (*others, *_unknown(inputs), inputs.main) if each not in known]
+    return f": it takes `{lacking[0]}`, whose shape is not known" if lacking else ""
+
+
+def _written(inputs: ClassInputs) -> list[str]:
+    """What a decoder that writes something else than tokens takes, such as frames of a sound."""
+    return [each for each in inputs.names if _OF_DECODER.fullmatch(each)]
+
+
+def _unknown(inputs: ClassInputs) -> list[str]:
+    return [each for each in inputs.names if any(part in each for part in _UNKNOWN)]
+
+
+def _with_needed(methods: Methods, known: dict[str, str], inputs: ClassInputs) -> Methods:
+    """The methods of a task with one input, for a class that needs more: with all, if their shapes are known."""
+    if len(inputs.needed) < 2 or any(each not in known for each in inputs.needed):
+        return methods
+    entries = [f"    {name}: {{{known[name]}}}   # {_FROM_CLASS}" for name in inputs.needed]
+    return replace(methods, lines=["forward:", "  example_kwargs:", *entries])
 
 
 def _of_parts(kind: str, config: dict[str, Any], inputs: ClassInputs) -> Iterator[Methods]:
@@ -68,7 +105,7 @@ def _of_parts(kind: str, config: dict[str, Any], inputs: ClassInputs) -> Iterato
         yield Methods([], model, hint=CALIBRATE)
     elif {"image_embeddings", "input_points"} <= {*inputs.names}:
         yield Methods([], ["  task: mask-generation"], hint=CALIBRATE)
-    elif {"input_ids", "pixel_values"} <= {*inputs.names}:
+    elif {"input_ids", "pixel_values"} <= {*inputs.names} and not _unknown(inputs):
         yield of_texts_and_images("zero-shot-image-classification", config)
     elif inputs.main == "past_values" and kind.endswith("ForPrediction") and "past_time_features" not in inputs.names:
         yield Methods([], ["  task: time-series-prediction"], hint=CALIBRATE)
@@ -79,9 +116,9 @@ def _own_forward(kind: str, config: dict[str, Any], inputs: ClassInputs) -> Iter
     shape, and for one that writes text about an image or a sound: it reads them in a loop of its own."""
     known = _shapes(kind, config)
     names = [inputs.main, *_others(inputs), *(each for each in ("decoder_input_ids",) if each in inputs.names)]
-    missing = [each for each in inputs.names if any(part in each for part in _UNKNOWN)]
+    names += [each for each in inputs.needed if each not in names]
     writes_alone = inputs.generates and len(names) > 1 and names != _PAIR
-    if any(each not in known for each in names) or missing or writes_alone:
+    if any(each not in known for each in names) or _unknown(inputs) or writes_alone:
         return
     length, hint = longest_text(config), QUANTIZE if inputs.main == "input_ids" else CALIBRATE
     entries = ["  example_kwargs:", *(f"    {name}: {{{known[name]}}}   # {_FROM_CLASS}" for name in names)]
@@ -97,7 +134,17 @@ def _own_forward(kind: str, config: dict[str, Any], inputs: ClassInputs) -> Iter
         ]
         yield Methods(["forward:", *lines], hint=hint)
     else:
-        yield Methods(["forward:", *entries], hint=hint)
+        yield from _with_mask(["forward:", *entries], known, names, inputs, hint)
+
+
+def _with_mask(
+    lines: list[str], known: dict[str, str], names: list[str], inputs: ClassInputs, hint: str
+) -> Iterator[Methods]:
+    """Methods whose text has one length, with a mask of what fills up a shorter one, and then without it."""
+    if {"input_ids", "attention_mask"} <= {*inputs.names} and "input_ids" in names:
+        mask = f"    attention_mask: {{{known['input_ids']}, fill: ones}}   # 0 for what fills up a text"
+        yield Methods([*lines, mask], hint=hint)
+    yield Methods(lines, hint=hint)
 
 
 def _of_filled_texts(inputs: ClassInputs, length: int, hint: str) -> Methods:
@@ -132,6 +179,7 @@ def _shapes(kind: str, config: dict[str, Any]) -> dict[str, str]:
         "bbox": f"shape: {json.dumps([1, tokens, 4])}, dtype: int64",
         "pixel_values": f"shape: {json.dumps(image)}",
         "image": f"shape: {json.dumps(image)}",
+        "task_inputs": f"shape: [1, {positive(config.get('task_seq_len')) or _TEXT}], dtype: int64",
         "input_values": "shape: [1, 16000]",
     }
     bins, length = positive(config.get("num_mel_bins")), positive(config.get("max_length"))
