@@ -83,8 +83,13 @@ def test_areas_have_the_colours_of_their_labels() -> None:
 
 
 def test_a_map_is_grey() -> None:
-    text, _ = drawn([torch.tensor([1]), IMAGE], [torch.tensor([[[1.0, 2.0], [3.0, 5.0]]])], None)
-    assert pictures(text)[1][..., 0].tolist() == [[0, 64], [128, 255]]
+    text, _ = drawn([torch.tensor([1]), IMAGE], [torch.tensor([[[1.0, 2, 3, 5], [1, 1, 1, 1]]])], None)
+    assert pictures(text)[1][..., 0].tolist() == [[0, 64, 128, 255], [0] * 4]
+    for size in ((33, 25), (32, 24), (8, 6)):  # sides that an odd size was divided to, rounded up or down
+        drawn([torch.zeros(1, 3, 65, 49)], [torch.zeros(1, *size)], None)
+    far = torch.tensor([[[-3e38, 3e38], [0, 0]]])  # their difference is no number of float32
+    text, _ = drawn([IMAGE[..., :4]], [far], None)
+    assert pictures(text)[1][..., 0].tolist() == [[0, 255], [128, 128]]
 
 
 @pytest.mark.parametrize(
@@ -96,10 +101,28 @@ def test_a_map_is_grey() -> None:
         ([IMAGE], [torch.ones(1, 2, 5), torch.ones(1, 2, 4)], LABELS, "no picture is known for the outputs [1, 2, 5]"),
         ([IMAGE], [torch.ones(2)], LABELS, "no picture is known for the outputs [2]"),
         ([IMAGE], [torch.ones(1, 2, 2).long()], LABELS, "no picture is known for the outputs without floats"),
-        ([IMAGE], [torch.tensor([[[1, torch.nan]]])], None, "cannot show NaN or infinity"),
+        ([IMAGE], [torch.ones(1, 197, 768)], None, "no picture is known for the outputs [1, 197, 768]"),
+        ([IMAGE], [torch.ones(1, 4, 4)], None, "no picture is known for the outputs [1, 4, 4]"),
+        *(
+            (inputs, outputs, LABELS, "cannot show NaN or infinity")
+            for number in (torch.nan, torch.inf, -torch.inf)
+            for inputs, outputs in [
+                ([IMAGE * number], [torch.ones(1, 2, 4)]),
+                ([IMAGE], [torch.tensor([[[1, number]]])]),
+                ([IMAGE], [torch.full((1, 2, 2, 4), number)]),
+                ([IMAGE], [torch.ones(1, 2, 2), torch.full((1, 2, 4), number)]),
+                ([IMAGE], [torch.full((1, 2, 2), number), torch.ones(1, 2, 4)]),
+            ]
+        ),
+        ([torch.ones(1, 3, 0, 8)], [torch.ones(1, 2, 4)], None, "a tensor without elements"),
+        ([IMAGE], [torch.ones(1, 0, 8)], None, "a tensor without elements"),
+        *(
+            ([IMAGE], [torch.ones(1, 2, 4)], labels, "`get_labels` is no list of texts")
+            for labels in ("cat,dog", '{"0": "a"}', "[1, 2]", "5", '"ab"', "[" * 9999, '["a", null]', "\ud800", 8)
+        ),
     ],
 )
-def test_what_is_no_picture_is_refused(inputs: list[Any], outputs: list[Any], labels: str | None, said: str) -> None:
+def test_what_is_no_picture_is_refused(inputs: list[Any], outputs: list[Any], labels: object, said: str) -> None:
     with pytest.raises(InputError) as error:
         drawn(inputs, outputs, labels)
     assert said in str(error.value)

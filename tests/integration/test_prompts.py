@@ -18,6 +18,9 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # warnings of transformers
 PROMPTS = ["hello there", "what is 12?"]
 TOKENIZER = ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja"]
 LINEAR = {"defaults": {"partitioners": ["xnnpack"], "quantize": {"torchao": [{"config": "8da4w", "group_size": 32}]}}}
+VARIANTS = {"small": LINEAR, "runs_on": {"constant_methods": {"get_eos_ids": [0]}}}
+# A user's turn ends as in ChatML, and an answer with the token 1.
+TEMPLATE = CHATML.replace("'<|im_end|>' + '\\n'", "('</s>' if message.role == 'assistant' else '<|im_end|>\\n')")
 TOKENS = 24
 CACHE = {**CACHES["custom"], "max_length": 256}
 
@@ -36,8 +39,8 @@ def asked_of(
 ) -> tuple[int, dict[str, Any], str]:
     """The exit code of `etbuild test`, its result for the prompts, and its errors."""
     checks = {"prompts": {"file": "prompts.jsonl", "tokens": TOKENS, **asked}}
-    project(folder, "qwen", CACHE, tokenizer=TOKENIZER, checks=checks, variants={"small": LINEAR})
-    files(folder, CHATML)
+    project(folder, "qwen", CACHE, tokenizer=TOKENIZER, checks=checks, variants=VARIANTS)
+    files(folder, TEMPLATE)
     (folder / "prompts.jsonl").write_text("\n".join(lines) + "\n")
     words = ("--filter", "checks/prompts/*", "--json", "--cache-dir", str(folder / "cache"), *options)
     capfd.readouterr()
@@ -82,14 +85,45 @@ def test_answers_are_those_of_transformers_and_a_quantized_variant_chooses_other
     ], found
 
 
+def test_an_answer_that_is_cut_or_ends_where_the_runner_does_not_stop_is_said(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert TEMPLATE != CHATML
+    lines = [json.dumps({"prompt": each}) for each in ("stop", "hello there")]  # one ends with the token 1, one is cut
+    code, result, err = asked_of(folder, capfd, lines, must_contain=["no such text"])
+    assert (code, result["detail"].count("does not contain")) == (3, 2), (result, err)
+    assert result["detail"].count(f", which was cut after {TOKENS} tokens, does not contain") == 1, result
+    code, result, err = asked_of(folder, capfd, lines, "--variant", "runs_on", min_same_choice=1)
+    assert (code, result["measured"]["same_choice"]) == (3, 1), (result, err)
+    assert "answers end with a token that is not among `get_eos_ids`, [0]" in result["detail"], result
+    assert ('"stop": the answer' in result["detail"], '"hello there": the answer' in result["detail"]) == (True, False)
+
+
+def test_other_tokens_than_those_of_the_runner_are_noted(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    lines = [json.dumps({"prompt": "XYZ is in no word"})]
+    code, result, err = asked_of(folder, capfd, lines, min_same_choice=1)
+    assert code == 0, (result, err)
+    assert result["detail"].startswith("1 prompt, the same choices for 100.0%\nnote: prompts.jsonl:1: "), result
+    assert "ExecuTorch's tokenizer makes other tokens" in result["detail"], result
+
+
 @pytest.mark.parametrize(
     ("lines", "asked", "problem"),
     [
-        (['{"prompt": "a"}'], {}, "nothing says what the answers to `prompts.jsonl` have to be"),
+        (['{"prompt": "a"}'], {}, 'prompts.jsonl:1: "a": nothing says what the answer has to be'),
+        (['{"prompt": "a"}'], {"min_same_choice": 0}, 'prompts.jsonl:1: "a": nothing says'),
+        (
+            ['{"prompt": "a", "must_contain": ["b"]}', '{"prompt": "c", "must_contain": []}'],
+            {},
+            'prompts.jsonl:2: "c": nothing says',
+        ),
+        (['{"prompt": "a", "must_contain": ["b", ""]}'], {}, "prompts.jsonl:1: not an object with `prompt`"),
         (["{}"], {"min_same_choice": 1}, "prompts.jsonl:1: not an object with `prompt`"),
         (['{"prompt": "a", "contains": []}'], {"min_same_choice": 1}, "prompts.jsonl:1: not an object with `prompt`"),
         (['{"prompt": "a", "must_contain": "b"}'], {}, "prompts.jsonl:1: not an object with `prompt`"),
-        (['{"prompt": "a"}', "a"], {"min_same_choice": 1}, "prompts.jsonl:2: not JSON"),
+        (['{"prompt": "a"}', "a"], {"min_same_choice": 1}, "prompts.jsonl:2: not JSON: Expecting value"),
+        (['\ufeff{"prompt": "a"}'], {"min_same_choice": 1}, "prompts.jsonl:1: not JSON: Unexpected UTF-8 BOM"),
+        (['{"prompt": "a", "prompt": "b"}'], {"min_same_choice": 1}, "prompts.jsonl:1: the key "),
         ([""], {"min_same_choice": 1}, "prompts.jsonl: the file has no prompt"),
         ([json.dumps({"prompt": "a" * 999})], {"must_contain": ["a"]}, "tokens, and the cache of the program"),
     ],

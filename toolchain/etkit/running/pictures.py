@@ -6,15 +6,16 @@ Equal tensors give equal bytes.
 from __future__ import annotations
 
 import base64
-import json
 import struct
 import zlib
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
 
 from etbuild.errors import InputError
+from etbuild.files import json_file
 from etkit import svg
 
 _LEAST_SCORE = 0.5  # a box with a lower score is not drawn
@@ -22,7 +23,8 @@ _SIDE = 512  # a smaller picture is drawn larger, by a whole factor
 _BOX, _IMAGE = 4, 4  # the numbers of a box, and the dimensions of an image
 _CHANNELS = (1, 3)
 _KINDS = (
-    "boxes [1, N, 4] with scores [1, N, labels], scores of places [1, labels, rows, columns], or [1, rows, columns]"
+    "boxes [1, N, 4] with scores [1, N, labels], scores of places [1, labels, rows, columns], or a map "
+    "[1, rows, columns] with the aspect ratio of the image"
 )
 
 
@@ -37,13 +39,16 @@ def drawn(inputs: Sequence[Any], outputs: Sequence[Any], labels: object, program
         program: The SHA-256 of the program, which cards compare; empty for none.
 
     Raises:
-        InputError: No input is an image, or the outputs have other shapes.
+        InputError: No input is an image, the outputs have other shapes, the image or a float output is empty or has NaN
+            or infinity, or the labels are no list of texts.
     """
     image = next((each for each in inputs if _is_image(each)), None)
     if image is None:
         raise InputError.of("a picture needs an input that is an image: float [1, 3, rows, columns]")
     known = [each for each in outputs if isinstance(each, torch.Tensor) and each.is_floating_point()]
-    names = json.loads(labels) if isinstance(labels, str) else []
+    if any(each.numel() == 0 or not each.isfinite().all() for each in (image, *known)):
+        raise InputError.of("a picture cannot show NaN or infinity, or a tensor without elements")
+    names = _names(labels)
     size = image.shape[2], image.shape[3]
     factor = max(1, _SIDE // max(size))
     rows, columns = (side * factor for side in size)
@@ -56,6 +61,16 @@ def drawn(inputs: Sequence[Any], outputs: Sequence[Any], labels: object, program
 def _is_image(value: Any) -> bool:
     is_float = isinstance(value, torch.Tensor) and value.is_floating_point() and value.dim() == _IMAGE
     return is_float and value.shape[0] == 1 and value.shape[1] in _CHANNELS
+
+
+def _names(labels: object) -> list[str]:
+    if labels is None:
+        return []
+    with suppress(ValueError):
+        found = json_file.parse(labels.encode()) if isinstance(labels, str) else None
+        if isinstance(found, list) and all(isinstance(each, str) for each in found):
+            return found
+    raise InputError.of("`get_labels` is no list of texts", 'a program returns JSON there, such as `["cat", "dog"]`')
 
 
 Part = tuple[list[str], str]
@@ -78,7 +93,7 @@ def _drawn_boxes(boxes: torch.Tensor, parts: torch.Tensor, names: Sequence[str],
     body = []
     for index in best.argsort().tolist():  # the best one last, so that it is above the others
         if float(best[index]) >= _LEAST_SCORE:
-            x, y, width, height = (boxes[index] * torch.tensor([columns, rows, columns, rows])).tolist()
+            x, y, width, height = (boxes[index].double() * torch.tensor([columns, rows, columns, rows])).tolist()
             colour = svg.COLOURS[int(kinds[index]) % len(svg.COLOURS)]
             left, top = x - width / 2, y - height / 2
             place = f'x="{left:.1f}" y="{top:.1f}" width="{width:.1f}" height="{height:.1f}"'
@@ -104,8 +119,14 @@ def _areas(outputs: Sequence[torch.Tensor], names: Sequence[str], rows: int, col
 
 
 def _map(outputs: Sequence[torch.Tensor], rows: int, columns: int) -> Part:
-    """A map of numbers in place of the picture: the smallest is black."""
-    found = [each.reshape(1, *each.shape[-2:]) for each in outputs if each.dim() > 2 and each.shape[:-2].numel() == 1]
+    """A map of numbers in place of the picture: the smallest is black. Other numbers, such as features of tokens, have
+    the same dimensions, but seldom the aspect ratio of the picture, up to the rounding of its sides."""
+    maps = (each for each in outputs if each.dim() > 2 and each.shape[:-2].numel() == 1)
+    found = [
+        each.reshape(1, *each.shape[-2:])
+        for each in maps
+        if abs(each.shape[-2] * columns - each.shape[-1] * rows) < max(rows, columns)
+    ]
     if len(outputs) != 1 or not found:
         shapes = ", ".join(str([*each.shape]) for each in outputs)
         raise InputError.of(f"no picture is known for the outputs {shapes or 'without floats'}", f"known: {_KINDS}")
@@ -114,10 +135,9 @@ def _map(outputs: Sequence[torch.Tensor], rows: int, columns: int) -> Part:
 
 def _grey(numbers: torch.Tensor) -> torch.Tensor:
     """The bytes of a picture, [rows, columns, 3], from numbers, [1 or 3, rows, columns]."""
-    if not numbers.isfinite().all():
-        raise InputError.of("a picture cannot show NaN or infinity")
+    numbers = numbers.double()  # a smaller type may have no number for the difference
     low, high = numbers.aminmax()
-    scaled = (numbers.double() - low) / (high - low).clamp(min=1e-12)
+    scaled = (numbers - low) / (high - low).clamp(min=1e-12)
     return (scaled * 255).round().to(torch.uint8).expand(3, -1, -1).permute(1, 2, 0)
 
 

@@ -18,6 +18,7 @@ from etbuild.plan.kinds import (
     Positive,
     RandomCases,
     Ranges,
+    SomeTexts,
 )
 from etbuild.plan.part import PLAN_ONLY, Part, PluginKeys, Says
 from etbuild.plan.parts import (
@@ -233,8 +234,8 @@ class TextTest(Part, section="TextCheck"):
 
 
 class PromptsTest(Part, section="PromptsCheck"):
-    """Prompts that the program of a language model answers, as in an application: it gets them in the chat template of
-    the tokenizer, and writes the most likely tokens.
+    """Prompts that the program of a language model answers: it gets them in the chat template of the tokenizer, and
+    writes the most likely tokens.
 
     Attributes:
         file: Name of a declared input. Each line is a prompt as JSON, with the texts that its answer has to contain:
@@ -250,7 +251,7 @@ class PromptsTest(Part, section="PromptsCheck"):
     file: InputName
     template: Annotated[Literal["chat"], Says(default="chat")] = "chat"
     tokens: Annotated[int, Says(minimum=1, maximum=100_000)] = 64
-    must_contain: Annotated[tuple[str, ...], Says(minItems=1)] = ()
+    must_contain: SomeTexts = ()
     min_same_choice: Annotated[float, Says(minimum=0, maximum=1)] | None = None
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from etbuild.errors import InputError
 from etkit.running.generation.decoder import Decoder
 from etplugins.tokenizer.conformance import reference
 from etplugins.tokenizer.limited import Limited
@@ -29,9 +28,6 @@ def continuation(decoder: Decoder, file: str, prompt: str, most: int, temperatur
     fails = f"{Path(file).name}: the tokenizer fails"
     with Limited(fails, lambda: _Stream(file)) as tokenizer:
         tokens: list[int] = tokenizer.call(fails, "begin", prompt)
-        if not 0 < len(tokens) <= decoder.context:
-            message = f"the prompt has {len(tokens)} tokens, and the cache of the program {decoder.context}"
-            raise InputError.of(message, "write a larger `max_length` of the cache, or a shorter prompt")
         for token in decoder.written(tokens, most, temperature):
             if token in decoder.ends:
                 return

@@ -72,13 +72,17 @@ class Decoder:
         at a token that ends the text.
 
         Args:
-            text: At least one token, and not more than `context`.
+            text: The prompt.
             most: The largest number of tokens.
             temperature: How freely tokens are drawn; 0 for the most likely one.
 
         Raises:
+            InputError: The prompt has no token, or more than `context`.
             BuildError: The runtime cannot run the program.
         """
+        if not 0 < len(text) <= self.context:
+            message = f"the prompt has {len(text)} tokens, and the cache of the program {self.context}"
+            raise InputError.of(message, "write a larger `max_length` of the cache, or a shorter prompt")
         tokens = [*text]
         for _ in range(min(most, self.context + 1 - len(text))):
             tokens.append(chosen(self.scores(tokens), temperature))

@@ -433,9 +433,9 @@ class Tester:
 
     def _ask(self, asked: PromptsTest) -> Result:
         work = partial(prompts.measure, self._plan, asked, self._files, self._context)
-        measured, broken = child.result("the prompts", work)
+        measured, broken, notes = child.result("the prompts", work)
         problems = CheckError([Problem(*each) for each in broken]).located(self._positions).problems
-        detail = "\n".join([prompts.summary(measured), *map(str, problems)])
+        detail = "\n".join([prompts.summary(measured), *map(str, problems), *notes])
         return Result(f"checks/prompts/{asked.file}", "failed" if problems else "passed", detail, measured=measured)
 
     def _value(self, metric: Metric, run: _RunModel | None) -> float:

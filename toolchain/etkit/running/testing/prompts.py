@@ -1,5 +1,5 @@
-"""Lets the program of a language model answer prompts as an application does, and compares its answers with what they
-have to contain, and its choices of tokens with those of eager PyTorch."""
+"""Lets the program of a language model answer prompts in the chat template of its tokenizer, and compares its answers
+with what they have to contain, and its choices of tokens with those of eager PyTorch."""
 
 from __future__ import annotations
 
@@ -54,16 +54,20 @@ class Answer:
         text: The answer.
         equal: How many tokens the program chose before one that eager PyTorch does not choose. None if unknown.
         count: How many tokens it chose, with the one that ends the answer.
+        end: The token that ends the answer. None if the answer was cut.
+        note: What an application with ExecuTorch's tokenizer does in another way. None if nothing is known.
     """
 
     prompt: Prompt
     text: str
     equal: int | None
     count: int
+    end: int | None
+    note: str | None
 
 
-Measured = tuple[dict[str, float], list[tuple[str, DocumentPath, str | None]]]
-"""What was measured, and what is wrong: messages, places in the manifest, and hints. A process can return it."""
+Measured = tuple[dict[str, float], list[tuple[str, DocumentPath, str | None]], list[str]]
+"""What was measured; what is wrong: messages, places in the manifest, and hints; and notes. A process can return it."""
 
 
 def measure(plan: Plan, asked: PromptsTest, files: ProgramFiles, context: StepContext) -> Measured:
@@ -77,20 +81,18 @@ def measure(plan: Plan, asked: PromptsTest, files: ProgramFiles, context: StepCo
 
     Returns:
         `prompts`, their number; and `same_choice`, the part for which eager PyTorch chooses all tokens of the program,
-        if there is a limit for it. And the limits that the answers break.
+        if there is a limit for it. Then the problems of the answers, and notes.
 
     Raises:
-        InputError: The prompts or the tokenizer cannot be read, the template refuses a prompt, or the cache is too
-            small for it.
+        InputError: The prompts or the tokenizer cannot be read, nothing says what an answer has to be, the template
+            refuses a prompt, or the cache is too small for it.
         BuildError: The model cannot be made, or the runtime cannot run the program.
     """
     from etplugins.transformers.reference import language_model  # other programs are tested without transformers
 
     prompts = [*_read(asked, context)]
     compares = asked.min_same_choice is not None
-    if not compares and not asked.must_contain and not any(each.must_contain for each in prompts):
-        hint = "write `min_same_choice`, or `must_contain` in the manifest or in lines of the file"
-        raise InputError.at(PROMPTS, f"nothing says what the answers to `{asked.file}` have to be", hint)
+    _check(asked, prompts)
     paths = [context.inputs.find_data(*each) for each in plan.tokenizer_names.items()]
     model = language_model(plan, context) if compares else None
     with tempfile.TemporaryDirectory() as scratch, ChatTokenizer(paths) as tokenizer, torch.no_grad():
@@ -99,8 +101,9 @@ def measure(plan: Plan, asked: PromptsTest, files: ProgramFiles, context: StepCo
     same = [each.equal == each.count for each in answers if each.equal is not None]
     measured = {"prompts": len(answers), **({"same_choice": sum(same) / len(same)} if same else {})}
     problems = [problem for each in answers for problem in _missing(asked, each)]
-    problems += _of_choices(asked, answers, measured.get("same_choice", 1))
-    return measured, [(each.message, each.path or PROMPTS, each.hint) for each in problems]
+    problems += [*_of_choices(asked, answers, measured.get("same_choice", 1)), *_of_ends(answers, decoder.ends)]
+    notes = _listed([f"note: {each.prompt}: {each.note}" for each in answers if each.note])
+    return measured, [(each.message, each.path or PROMPTS, each.hint) for each in problems], notes
 
 
 def summary(found: dict[str, float]) -> str:
@@ -110,7 +113,23 @@ def summary(found: dict[str, float]) -> str:
         found: What was measured.
     """
     compared = f", the same choices for {found['same_choice']:.1%}" if "same_choice" in found else ""
-    return f"{found['prompts']:.0f} prompts{compared}"
+    return f"{found['prompts']:.0f} prompt{'' if found['prompts'] == 1 else 's'}{compared}"
+
+
+def _check(asked: PromptsTest, prompts: Sequence[Prompt]) -> None:
+    """Raises InputError if any answer to a prompt would pass: a limit of 0 is always kept."""
+    if asked.min_same_choice or asked.must_contain:
+        return
+    hint = "write `must_contain` in the line or in the manifest, or `min_same_choice`"
+    free = [f"{each}: nothing says what the answer has to be" for each in prompts if not each.must_contain]
+    if free:
+        message = f"any answer to {len(free)} of {len(prompts)} prompts would pass"
+        raise InputError.at(_FILE, message, "\n".join([hint, *_listed(free)]))
+
+
+def _listed(lines: list[str]) -> list[str]:
+    """The first lines, and how many more there are."""
+    return [*lines[:_MOST], f"and {len(lines) - _MOST} more"] if len(lines) > _MOST else lines
 
 
 def _of_choices(asked: PromptsTest, answers: Sequence[Answer], part: float) -> Iterator[Problem]:
@@ -122,10 +141,19 @@ def _of_choices(asked: PromptsTest, answers: Sequence[Answer], part: float) -> I
         for each in answers
         if each.equal != each.count
     ]
-    others[_MOST:] = [f"and {len(others) - _MOST} more"] if len(others) > _MOST else []
     message = f"eager PyTorch chooses the same tokens for {part:.4g} of the prompts"
     message += f", and the limit is {asked.min_same_choice:g}"
-    yield Problem(message, (*PROMPTS, "min_same_choice"), "\n".join(others))
+    yield Problem(message, (*PROMPTS, "min_same_choice"), "\n".join(_listed(others)))
+
+
+def _of_ends(answers: Sequence[Answer], ends: set[int]) -> Iterator[Problem]:
+    """The problem if ExecuTorch's runner, which knows only `get_eos_ids`, would not stop where answers end."""
+    others = [each for each in answers if each.end is not None and each.end not in ends]
+    if others:
+        listed = _listed([f"{each.prompt}: the answer {_shown(each.text)} ends with {each.end}" for each in others])
+        message = f"answers end with a token that is not among `get_eos_ids`, {sorted(ends)}"
+        hint = "the runner would not stop there: add it to `eos_token_id` of the settings for generating text"
+        yield Problem(message, ("constant_methods",), "\n".join([hint, *listed]))
 
 
 def _missing(asked: PromptsTest, answer: Answer) -> Iterator[Problem]:
@@ -133,28 +161,30 @@ def _missing(asked: PromptsTest, answer: Answer) -> Iterator[Problem]:
         (_FILE, answer.prompt.must_contain),
         ((*PROMPTS, "must_contain"), asked.must_contain),
     ]
+    cut = f", which was cut after {answer.count} tokens," if answer.end is None else ""
+    hint = "`tokens` and the cache are the limits of an answer" if cut else None
     for path, texts in places:
         for text in (each for each in texts if each not in answer.text):
-            yield Problem(f"{answer.prompt}: the answer {_shown(answer.text)} does not contain {_shown(text)}", path)
+            said = f"the answer {_shown(answer.text)}{cut} does not contain {_shown(text)}"
+            yield Problem(f"{answer.prompt}: {said}", path, hint)
 
 
 def _answer(
     prompt: Prompt, most: int, decoder: Decoder, tokenizer: ChatTokenizer, model: torch.nn.Module | None
 ) -> Answer:
+    messages, chosen = [{"role": "user", "content": prompt.text}], list[int]()
+    ends = decoder.ends | tokenizer.ends_of_turns()
     try:
-        given = tokenizer.prompt([{"role": "user", "content": prompt.text}])
+        given, note = tokenizer.prompt(messages), tokenizer.note_on_runner(messages)
+        for token in decoder.written(given, most):
+            chosen.append(token)
+            if token in ends:
+                break
     except InputError as error:
         raise InputError.at(_FILE, f"{prompt}: {error.problems[0].message}", error.problems[0].hint) from None
-    if not 0 < len(given) <= decoder.context:
-        message = f"{prompt}: the prompt has {len(given)} tokens, and the cache of the program {decoder.context}"
-        raise InputError.at(_FILE, message, "write a larger `max_length` of the cache, or a shorter prompt")
-    ends, chosen = decoder.ends | tokenizer.ends_of_turns(), list[int]()
-    for token in decoder.written(given, most):
-        chosen.append(token)
-        if token in ends:
-            break
     equal = None if model is None else _equal(model, given, chosen)
-    return Answer(prompt, tokenizer.text([each for each in chosen if each not in ends]), equal, len(chosen))
+    text = tokenizer.text([each for each in chosen if each not in ends])
+    return Answer(prompt, text, equal, len(chosen), chosen[-1] if chosen[-1] in ends else None, note)
 
 
 def _equal(model: torch.nn.Module, given: list[int], chosen: list[int]) -> int:
@@ -181,12 +211,18 @@ def _prompt(place: str, line: bytes) -> Prompt:
     try:
         found = json_file.parse(line)
     except ValueError as error:
-        raise InputError.at(_FILE, f"{place}: not JSON: {error}", _FORM) from None
+        raise InputError.at(_FILE, f"{place}: {error}", _FORM) from None
     known = isinstance(found, dict) and {"prompt"} <= found.keys() <= {"prompt", "must_contain"}
     text, texts = (found["prompt"], found.get("must_contain", [])) if known else (None, None)
-    if not isinstance(text, str) or not isinstance(texts, list) or not all(isinstance(each, str) for each in texts):
-        raise InputError.at(_FILE, f"{place}: not an object with `prompt`, and maybe `must_contain`", _FORM)
+    if not isinstance(text, str) or not isinstance(texts, list) or not all(map(_is_text, texts)):
+        message = f"{place}: not an object with `prompt`, and maybe `must_contain`, a list of texts that are not empty"
+        raise InputError.at(_FILE, message, _FORM)
     return Prompt(place, text, tuple(texts))
+
+
+def _is_text(value: object) -> bool:
+    """Whether it is a text that an answer may lack: each contains the empty one."""
+    return isinstance(value, str) and bool(value)
 
 
 def _shown(text: str) -> str:
