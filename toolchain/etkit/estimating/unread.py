@@ -13,7 +13,7 @@ import torch
 
 from etbuild.emit.emitted import Emitted
 from etbuild.lower.blobs import Blob
-from etplugins.accelerate.file_backed import FileBackedData
+from etplugins.accelerate.blob_files import FileBackedData
 from etplugins.templates import method_archive
 
 if TYPE_CHECKING:

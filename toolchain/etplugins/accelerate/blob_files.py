@@ -9,13 +9,21 @@ import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from executorch.exir._serialize import _cord
+
 from etbuild.errors import BuildError
 from etbuild.files import digests
 from etbuild.files.writing import WrittenFile
 
 if TYPE_CHECKING:
     from executorch.exir._serialize._cord import CordBuffer
-from etplugins.accelerate.file_backed import FileBackedData
+
+if hasattr(_cord, "FileBackedData"):
+    from executorch.exir._serialize._cord import FileBackedData
+else:  # before release 1.5, where nothing makes one
+
+    class FileBackedData:  # type: ignore[no-redef]
+        """A class, so that modules with subclasses of it can be imported."""
 
 
 class PartOfFile(FileBackedData):  # type: ignore[misc]

@@ -18,8 +18,7 @@ from etbuild.exception_text import summary
 from etbuild.lower.blobs import Blob
 from etbuild.model.tensor_bytes import is_uniform
 from etbuild.surroundings.memory import give_back
-from etplugins.accelerate.blob_files import PartOfFile, in_file
-from etplugins.accelerate.file_backed import FileBackedData
+from etplugins.accelerate.blob_files import FileBackedData, PartOfFile, in_file
 from etplugins.templates import mapped_files, recipes
 from etplugins.templates.recipes import Form, Ingredients, Recipe
 

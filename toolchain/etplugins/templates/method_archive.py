@@ -33,7 +33,7 @@ from etbuild.files.digests import canonical_json, file_digest
 from etbuild.foreign_errors import wrap_library_errors
 from etbuild.lower.blobs import Blob, BlobRequest, blob_bytes
 from etbuild.lower.weight_sharing import WeightReader
-from etplugins.accelerate.file_backed import FileBackedData
+from etplugins.accelerate.blob_files import FileBackedData
 from etplugins.templates.binding import Binding, CannotBind
 from etplugins.templates.recipes import MARK, Recipe, weights_of
 from etplugins.templates.recipes import text as recipe_text
