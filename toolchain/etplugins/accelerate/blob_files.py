@@ -26,6 +26,9 @@ else:  # before release 1.5, where nothing makes one
         """A class, so that modules with subclasses of it can be imported."""
 
 
+__all__ = ["FileBackedData", "PartOfFile", "in_file"]
+
+
 class PartOfFile(FileBackedData):  # type: ignore[misc]
     """A part of a file, whose digest and checksum are known."""
 
