@@ -50,11 +50,6 @@ def _numbers(release: str) -> list[int]:
     return [int(number) for number in re.findall(r"\d+", release)[:3]]
 
 
-def loads_named_data(release: str) -> bool:
-    """Whether `Runtime.load_program` of a release takes named data."""
-    return _numbers(release) >= [1, 5]
-
-
 def is_file_backed(blob: CordBuffer) -> bool:
     """Whether a blob is in a file and not in memory. Before release 1.5, each blob is in memory."""
     from executorch.exir._serialize import _cord

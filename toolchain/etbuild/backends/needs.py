@@ -29,11 +29,6 @@ def package(module: str) -> Callable[[], bool]:
     return is_installed
 
 
-def later(release: str, module: str) -> Need:
-    """Returns the need for a module of ExecuTorch that this release has, and an older supported one has not."""
-    return Need(f"ExecuTorch {release}", f"pip install executorch=={release}", package(module))
-
-
 def extra(name: str, what: str, module: str) -> Need:
     """Returns the need for a package that an extra of this distribution installs."""
     return Need(what, lambda: install_hint(name), package(module))

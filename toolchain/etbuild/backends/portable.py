@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from etbuild.backends.backend import BuiltInBackend, Context, Options
-from etbuild.backends.needs import later
+from etbuild.backends.backend import BuiltInBackend, Context, Need, Options
+from etbuild.backends.needs import package
 
 
 class Portable(BuiltInBackend):
@@ -23,7 +23,7 @@ class Native(BuiltInBackend):
     name = "native"
     separable = True
     delegate_id = "NativeBackend"
-    needs = (later("1.5.1", "executorch.backends.native"),)
+    needs = (Need("ExecuTorch 1.5.1", "pip install executorch==1.5.1", package("executorch.backends.native")),)
 
     def create_partitioner(self, options: Options, context: Context) -> Any:
         """Makes ExecuTorch's NativePartitioner, which has no options.

@@ -12,7 +12,6 @@ from urllib.parse import quote
 
 import yaml
 
-from etbuild import releases
 from etbuild.errors import printable
 from etbuild.files import regular_files
 from etkit.kept_results import Results
@@ -24,6 +23,7 @@ FILE = "README.md"
 """The file that Hugging Face shows on the page of a model."""
 _MARK = "<!-- Written by `etbuild card`. -->"
 _MOST_BYTES = 16 << 20  # of a card that is there already
+_NO_NAMED_DATA = "1.4."  # the release of ExecuTorch whose `Runtime.load_program` takes none
 _LABELS = 20  # that are shown
 _RESULTS = 200  # that are shown of a program
 
@@ -287,7 +287,7 @@ def _use(builds: Sequence[Build]) -> list[str]:
     files = {artifact["kind"]: _path(build, artifact["file"]) for artifact in reversed(build.shipped)}
     given = ", ".join(_argument(value) for value in build.methods[method]["inputs"])
     data = f", data_path={_python(files['named_data'])}" if "named_data" in files else ""
-    has_call = "named_data" not in files or releases.loads_named_data(build.index["versions"]["executorch"])
+    has_call = "named_data" not in files or not build.index["versions"]["executorch"].startswith(_NO_NAMED_DATA)
     several = sum(artifact["kind"] == "named_data" for artifact in build.shipped) > 1
     is_odd = any(not value.get("dtype", "float32").isidentifier() for value in build.methods[method]["inputs"])
     return (

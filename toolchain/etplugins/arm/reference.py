@@ -63,7 +63,7 @@ class _Delegates(TosaReferenceModelDispatch):  # type: ignore[misc] # ExecuTorch
 
     def __init__(self) -> None:
         super().__init__()
-        self.ran_tosa_dispatch = True  # a method without such delegates is no error
+        self.ran_tosa_dispatch = True  # a method may have no such delegate
 
     def __torch_function__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
         if func is executorch_call_delegate:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from etbuild.backends.backend import BuiltInBackend, EdgeRequirements, Options, QuantizerContext
-from etbuild.backends.needs import later, python
+from etbuild.backends.backend import BuiltInBackend, EdgeRequirements, Need, Options, QuantizerContext
+from etbuild.backends.needs import package, python
 
 
 class CortexM(BuiltInBackend):
@@ -17,7 +17,13 @@ class CortexM(BuiltInBackend):
     name = "cortex-m"
     separable = False
     whole_program = True
-    needs = (later("1.5.1", "executorch.backends.cortex_m.edge_compile_config"),)
+    needs = (
+        Need(
+            "ExecuTorch 1.5.1",
+            "pip install executorch==1.5.1",
+            package("executorch.backends.cortex_m.edge_compile_config"),
+        ),
+    )
 
     def edge_requirements(self, options: Options, program: Any) -> EdgeRequirements:
         """Returns ExecuTorch's CortexMPassManager with the options of `backend-cortex-m.schema.json`."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from etbuild.backends.backend import BuiltInBackend, Context, OptionError, Options, QuantizerContext
-from etbuild.backends.needs import later
+from etbuild.backends.backend import BuiltInBackend, Context, Need, OptionError, Options, QuantizerContext
+from etbuild.backends.needs import package
 
 _PARTITIONER_OPTIONS = ("operator_blocklist", "operator_allowlist", "nn_module_blocklist", "nn_module_allowlist")
 
@@ -43,7 +43,9 @@ class WebGpu(BuiltInBackend):
     separable = False  # not tested whether merged methods have the same bytes as methods lowered together
     delegate_id = "VulkanBackend"
     takes_weight_only_linear = True
-    needs = (later("1.5.1", "executorch.backends.webgpu.partitioner"),)
+    needs = (
+        Need("ExecuTorch 1.5.1", "pip install executorch==1.5.1", package("executorch.backends.webgpu.partitioner")),
+    )
 
     def create_partitioner(self, options: Options, context: Context) -> Any:
         """Makes ExecuTorch's WebGPUPartitioner with the options of `backend-vulkan.schema.json`."""
