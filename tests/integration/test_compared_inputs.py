@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,13 +23,15 @@ WORK = 200_000_000
 class Runtime:
     """Runs an exported method where the comparison expects ExecuTorch's runtime."""
 
-    program: ExportedProgram
-
-    def __init__(self, files: object, scratch: Path) -> None:
-        self._graph = Graph(self.program, buffers(self.program, ()), {})
+    def __init__(self, program: ExportedProgram) -> None:
+        self._graph = Graph(program, buffers(program, ()), {})
 
     def load(self, method: str) -> None:
         """Loads nothing."""
+
+    def kernels(self, method: str) -> Sequence[str]:
+        """Calls none."""
+        return ()
 
     def call(self, method: str, leaves: Sequence[Any]) -> list[Any]:
         """Calls the method."""
@@ -64,7 +65,6 @@ def net(function: Function, count: int) -> nn.Module:
 
 
 def compared(
-    monkeypatch: pytest.MonkeyPatch,
     right: Function,
     made: Function,
     inputs: tuple[torch.Tensor, ...],
@@ -72,11 +72,9 @@ def compared(
 ) -> tuple[compare.Wrong | None, dict[str, str]]:
     """What a comparison says of a program that computes `made` where the model computes `right`."""
     one, other = (torch.export.export(net(each, len(inputs)), inputs, dynamic_shapes=sizes) for each in (right, made))
-    monkeypatch.setattr(Runtime, "program", other, raising=False)
-    monkeypatch.setattr(compare, "Session", Runtime)
     method = compare.ComparedMethod("forward", one, list(inputs), MethodComparison(None, (), None))
-    files: Any = SimpleNamespace(facts={"methods": {"forward": {"operators": {}}}})  # the runtime here reads no files
-    comparison = compare.Comparison([method], files, Path())
+    files: Any = "the runtime here reads none"
+    comparison = compare.Comparison([method], files, Path(), sessions=lambda *_: Runtime(other))
     return comparison.first_wrong(WORK), comparison.notes
 
 
@@ -196,54 +194,54 @@ FAULTS: dict[str, tuple[Function, Function, tuple[torch.Tensor, ...], Any]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_calls_show_a_fault(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+def test_calls_show_a_fault(fault: str) -> None:
     right, wrong, inputs, sizes = FAULTS[fault]
-    assert compared(monkeypatch, right, wrong, inputs, sizes)[0] is not None
-    assert compared(monkeypatch, right, right, inputs, sizes)[0] is None
+    assert compared(right, wrong, inputs, sizes)[0] is not None
+    assert compared(right, right, inputs, sizes)[0] is None
 
 
-def test_a_weight_that_no_call_shows_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_weight_that_no_call_shows_is_noted() -> None:
     def rarely(net: nn.Module, x: torch.Tensor) -> torch.Tensor:
         return torch.where(x > 1e7, net.b(x), net.a(x))
 
-    wrong, notes = compared(monkeypatch, rarely, rarely, (FLOATS,))
+    wrong, notes = compared(rarely, rarely, (FLOATS,))
     assert wrong is None
     assert notes == {"forward": "in calls that do not show whether `b.weight` and `b.bias` matter"}
 
 
-def test_what_a_softmax_ignores_is_not_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_softmax_ignores_is_not_noted() -> None:
     def attention(net: nn.Module, x: torch.Tensor) -> torch.Tensor:
         return (x @ net.b(x).mT).softmax(1) @ net.a(x)
 
-    assert compared(monkeypatch, attention, attention, (FLOATS,)) == (None, {})
+    assert compared(attention, attention, (FLOATS,)) == (None, {})
 
 
-def test_an_input_that_no_call_shows_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_input_that_no_call_shows_is_noted() -> None:
     def hidden(net: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return net.a(x) + (y * 1e-12).tanh()
 
-    wrong, notes = compared(monkeypatch, hidden, hidden, (FLOATS, FLOATS + 1))
+    wrong, notes = compared(hidden, hidden, (FLOATS, FLOATS + 1))
     assert wrong is None
     assert notes == {"forward": "in calls that do not show whether `input 1` matters"}
 
 
-def test_a_side_of_a_limit_that_no_call_shows_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_side_of_a_limit_that_no_call_shows_is_noted() -> None:
     def limited(net: nn.Module, x: torch.Tensor) -> torch.Tensor:
         return net.a(x.sigmoid().clamp(max=2))
 
-    wrong, notes = compared(monkeypatch, limited, limited, (FLOATS,))
+    wrong, notes = compared(limited, limited, (FLOATS,))
     assert wrong is None
     assert notes == {"forward": "in calls in which `clamp` never was above its upper limit"}
 
 
-def test_a_method_that_overflows_is_to_blame_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_method_that_overflows_is_to_blame_itself() -> None:
     def short(net: nn.Module, x: torch.Tensor) -> torch.Tensor:
         return (x * 60000) * 2 / 60000
 
     def long(net: nn.Module, x: torch.Tensor) -> torch.Tensor:
         return x * 2
 
-    wrong, _ = compared(monkeypatch, short, long, (FLOATS.half(),))
+    wrong, _ = compared(short, long, (FLOATS.half(),))
     assert wrong is not None
     assert wrong.overflows == "mul_1"
     assert "the exported method makes numbers that are not finite" in wrong.problem
@@ -259,10 +257,10 @@ def test_calls_are_the_same_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Runtime, "call", noted)
     right, _, inputs, sizes = FAULTS["the last row of a cache"]
-    compared(monkeypatch, right, right, inputs, sizes)
+    compared(right, right, inputs, sizes)
     first = [*seen]
     seen.clear()
-    compared(monkeypatch, right, right, inputs, sizes)
+    compared(right, right, inputs, sizes)
     assert len(first) == len(seen)
     assert all(torch.equal(*pair) for calls in zip(first, seen, strict=True) for pair in zip(*calls, strict=True))
 
@@ -317,9 +315,9 @@ def test_samples_of_a_large_quantized_method_end(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(compare, "_Sample", noted)
     monkeypatch.setattr(compare, "_WORK_OF_SAMPLES", 1 << 60)
-    assert compared(monkeypatch, rounded, lifted, (FLOATS,))[0] is not None
+    assert compared(rounded, lifted, (FLOATS,))[0] is not None
     usual = len(made)
     made.clear()
     monkeypatch.setattr(compare, "_MUCH_WORK", 0)
-    assert compared(monkeypatch, rounded, lifted, (FLOATS,))[0] is not None
+    assert compared(rounded, lifted, (FLOATS,))[0] is not None
     assert len(made) == 4 < usual
