@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
+from etplugins.comparison import compare, reference_session
 from tests.helpers.commands import worker
 
 pytest.importorskip("tosa_reference_model", reason="needs the extra `ethos-u`")
@@ -152,3 +155,11 @@ def test_a_method_that_the_reference_cannot_run_is_compared_with_its_model_all_t
     why = "Arm's reference model cannot run it: RuntimeError: no such operator"
     assert f"`forward` was not compared with PyTorch: {why}" in output
     assert re.search(r"`decide` was not compared .*; it is quantized: SQNR [\d.]+ dB against the float model", output)
+
+
+def test_a_call_that_takes_minutes_is_refused_before_its_method_is_lowered(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = torch.export.export(torch.nn.Conv2d(3, 4, 3), (torch.ones(1, 3, 8, 8),))
+    monkeypatch.setattr(reference_session, "_MOST_WORK", 0)
+    nothing: Any = None
+    with pytest.raises(compare.CannotRun, match="minutes"):
+        reference_session.ReferenceSession(nothing, {"forward": program}, nothing)

@@ -54,7 +54,7 @@ class Lowered:
             leaves: Its inputs, in its order.
 
         Raises:
-            BuildError: A reference refuses a delegate, because what it computes is not defined.
+            BuildError: A reference refuses a delegate, because it is not valid.
             CannotRun: A reference or PyTorch cannot run the lowered method.
             Undefined: The result of this call is not defined.
         """
@@ -79,12 +79,17 @@ class ReferenceSession:
         plan: How the methods were lowered.
         programs: The exported methods, with their weights. They are changed.
         files: The program.
+
+    Raises:
+        CannotRun: A method cannot be lowered for the references, or a call would take minutes.
     """
 
     def __init__(self, plan: LowerPlan, programs: Mapping[str, ExportedProgram], files: ProgramFiles) -> None:
-        self._files, self._programs = files, programs
+        self._files = files
         self._methods = {}
         for name, program in programs.items():
+            if slow_work(program, SLOW_KERNELS) > _MOST_WORK:
+                raise CannotRun("a call would take minutes without the device")
             lacking = elsewhere(files.method(name)["delegates"], plan)
             try:
                 self._methods[name] = Lowered(plan, name, program, load(lacking))
@@ -92,13 +97,7 @@ class ReferenceSession:
                 raise CannotRun(f"it could not be lowered again: {summary(error)}") from error
 
     def load(self, method: str) -> None:
-        """The method is loaded.
-
-        Raises:
-            CannotRun: A call would take minutes.
-        """
-        if slow_work(self._programs[method], SLOW_KERNELS) > _MOST_WORK:
-            raise CannotRun("a call would take minutes without the device")
+        """The method is loaded."""
 
     def kernels(self, method: str) -> Collection[str]:
         """The kernels of the runtime that are as slow as the references."""

@@ -328,6 +328,8 @@ def _first_wrong(exported: ComparedMethods, methods: Group, files: ProgramFiles)
         message = "; ".join(problem.message for problem in of_others) or str(error)  # its text is in no key
         notes = {**skipped, **dict.fromkeys(of_group, f"{NOT} {message}")}
         judged = [method for method in group if method.name in _calibrated(exported.job.plan)]
+        if not judged:  # a file without calls would start the model for nothing
+            return {"wrong": None, "notes": notes, "agreement": {}}
         found = _without_runtime(exported, methods, judged)
         return {**found, "notes": _joined(notes, found["notes"])}
     if wrong is not None:
