@@ -304,8 +304,8 @@ class Net(nn.Module):
     def two_activations(self, x):
         return F.relu(F.relu6(self.conv(x) * 10)), F.hardtanh(F.relu(self.conv(x)))
 
-    def spectrum(self, x):
-        return torch.fft.fft(x).real
+    def repeated(self, x):
+        return x.repeat([1] * 14 + [2, 1])
 
 
 def create():
@@ -330,12 +330,12 @@ def test_layers_with_several_batch_norms_or_activations_are_right(build: Build) 
 
 
 def test_a_method_that_no_call_can_run_fails_the_build(build: Build) -> None:
-    """It names the operator and the line."""
-    made = build(f"{IMAGES}  spectrum: {{example_inputs: [{{shape: [2, 4]}}]}}\n", model=BATCH_NORMS)
+    """It names the operator and the line: ExecuTorch's kernel does not repeat into 16 dimensions."""
+    made = build(f"{IMAGES}  repeated: {{example_inputs: [{{shape: [2, 4]}}]}}\n", model=BATCH_NORMS)
     assert (made.code, made.files) == (1, [])
-    assert "methods.spectrum: the runtime cannot run `spectrum`" in made.err
-    assert "the first wrong operator of `spectrum` is `aten.real.default`" in made.err
-    assert "at model.py:26, in spectrum: `return torch.fft.fft(x).real`" in made.err
+    assert "methods.repeated: the runtime cannot run `repeated`" in made.err
+    assert "the first wrong operator of `repeated` is `aten.repeat.default`" in made.err
+    assert "at model.py:26, in repeated: `return x.repeat([1] * 14 + [2, 1])`" in made.err
 
 
 HEAD = """\
