@@ -308,6 +308,24 @@ def test_an_operator_with_a_number_that_16_bits_cannot_hold_is_right() -> None:
     assert dtypes(filled, "masked_fill") == {torch.float16}
 
 
+def test_a_mask_that_a_kernel_reads_as_float32_stays_float32() -> None:
+    from executorch.extension.llm.custom_ops import custom_ops
+
+    assert custom_ops
+
+    def forward(self: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        mask = torch.full((3, 3), torch.finfo(torch.float32).min).triu(1)
+        return torch.ops.llama.custom_sdpa(q, k, v, 0, mask, 0.0, False)
+
+    inputs = [*torch.rand(3, 1, 3, 2, 4).unbind()]
+    module = Net(forward)
+    program = converted(module, *inputs)
+    assert dtypes(program, "custom_sdpa") == {torch.float16}
+    (attention,) = (each for each in program.graph.nodes if "custom_sdpa" in str(each.target))
+    assert attention.args[4].meta["val"].dtype == torch.float32
+    torch.testing.assert_close(program.module()(*inputs), module(*inputs), rtol=1e-2, atol=1e-2)
+
+
 def test_an_operator_that_cannot_be_tried_on_zeros_stays_float32() -> None:
     x = torch.eye(4) + torch.rand(4, 4) / 10
     module = Net(lambda self, x: torch.linalg.inv(x))
