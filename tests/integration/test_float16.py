@@ -56,13 +56,18 @@ class Square(nn.Module):
         return (x * x).mean(-1, keepdim=True).sqrt()
 
 class Overflowing(nn.Module):
+    scale = 1000
+
     def __init__(self):
         super().__init__()
         self.square, self.out = Square(), nn.Linear(16, 4)
 
     def forward(self, x):
-        y = x * 1000
-        return self.out(y / (self.square(y) + 1e-12))
+        y = x * self.scale
+        return self.out(y / (self.square(y) + 1e-4))
+
+class Underflowing(Overflowing):
+    scale = 0.0001
 
 class Several(nn.Module):
     def __init__(self):
@@ -171,13 +176,16 @@ def test_a_recurrent_model_has_float32_states_at_its_edges(build: Build) -> None
     assert re.search("computes in float16: SQNR [0-9.]+ dB", made.err)
 
 
-def test_an_overflow_is_an_error_with_its_line_until_its_module_is_kept(build: Build) -> None:
-    made = build(manifest("Overflowing", ONE, "{compute: float16}"), model=MODEL)
+@pytest.mark.parametrize(("name", "kind"), [("Overflowing", "overflow"), ("Underflowing", "underflow")])
+def test_what_leaves_the_range_is_an_error_with_its_line_until_its_module_is_kept(
+    name: str, kind: str, build: Build
+) -> None:
+    made = build(manifest(name, ONE, "{compute: float16}"), model=MODEL)
     assert made.code == 1
-    assert "the first overflow is in `aten.mul.Tensor`" in made.err
+    assert f"the first {kind} is in `aten.mul.Tensor`" in made.err
     assert "return (x * x).mean(-1, keepdim=True).sqrt()" in made.err
     assert "`keep: {modules: [square]}`" in made.err
-    kept = build(manifest("Overflowing", ONE, "{compute: float16, keep: {modules: [square]}}"), model=MODEL)
+    kept = build(manifest(name, ONE, "{compute: float16, keep: {modules: [square]}}"), model=MODEL)
     assert kept.code == 0, kept.err
 
 
