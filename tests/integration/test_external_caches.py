@@ -184,3 +184,25 @@ def test_generate_runs_the_program(built: Path, shared_directory: Path) -> None:
         *("-o", built / "out", "--cache-dir", shared_directory / "cache-of-external"),
     )
     assert ran.stdout.strip() == expected.strip()
+
+
+@pytest.mark.long
+def test_methods_that_share_a_cache_verify_drafts_too(tmp_path: Path) -> None:
+    """A refused draft lies behind the text: the next call hides and replaces it."""
+    methods: dict[str, Any] = {"forward": {}, "verify": {}}
+    path = project(tmp_path, "gemma", {**CACHE, "kind": "static"}, methods=methods, share_mutable_buffers=True)
+    content = json.loads(path.read_text())
+    del content["runner"]
+    path.write_text(json.dumps(content))
+    commands.build(path, tmp_path / "out")
+    session = Session(program_files.read(tmp_path / "out/net.pte"), tmp_path)
+    ids = tokens(20, vocab_size=VOCABULARY, seed=1)
+    with torch.no_grad():
+        expected = model("gemma")(input_ids=ids).logits
+    [first] = session.call("forward", [ids[:, :8], torch.tensor([0])])
+    torch.testing.assert_close(first, expected[:, 7], rtol=1e-3, atol=1e-3)
+    wrong = torch.cat([ids[:, 8:11], torch.full((1, 5), 5)], dim=1)
+    for call, start in ((wrong, 8), (ids[:, 11:19], 11)):
+        [rows] = session.call("verify", [call, torch.tensor([start])])
+        right = 3 if call is wrong else 8
+        torch.testing.assert_close(rows[:, :right], expected[:, start : start + right], rtol=1e-3, atol=1e-3)
