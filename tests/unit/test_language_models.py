@@ -57,6 +57,23 @@ def test_a_method_decode_takes_one_token(tmp_path: Path) -> None:
     assert as_json(methods["prefill"])["dynamic_shapes"][0][1]["max"] == 64
 
 
+def test_a_cache_of_the_caller_has_static_shapes_and_a_method_for_one_token(tmp_path: Path) -> None:
+    methods = planned(tmp_path, wanted(kind="external", max_seq_length=16)).methods
+    assert [*methods] == ["decode", "forward"]
+    for name, length in (("forward", 16), ("decode", 1)):
+        tokens, positions, caches = as_json(methods[name])["example_inputs"]
+        assert tokens["shape"] == positions["shape"] == [1, length]
+        assert caches == {"of_model": "caches", "length": length}
+        assert not any(as_json(methods[name])["dynamic_shapes"])
+
+
+@pytest.mark.parametrize("cache", [{}, {"kind": "external"}])
+def test_a_method_verify_returns_all_scores(tmp_path: Path, cache: dict[str, Any]) -> None:
+    plan = planned(tmp_path, wanted(**cache), methods={"forward": {}, "verify": {}})
+    forward, verify = (as_json(plan.methods[name]) for name in ("forward", "verify"))
+    assert verify == {**forward, "entry": "verify"}
+
+
 def test_an_encoder_and_a_decoder_are_two_methods(tmp_path: Path) -> None:
     wanted = {"task": "seq2seq", "max_source_length": 40, "cache": {"max_length": 64}}
     plan = planned(tmp_path, wanted)

@@ -67,17 +67,21 @@ def _temperature(text: str) -> float:
 def run(options: argparse.Namespace) -> int:
     """Builds the program and prints the text that it generates."""
     from etbuild.manifest import validate
+    from etbuild.manifest.sections import Model
     from etkit.building.programs import build_each, programs_of
+    from etplugins.transformers.sections import HuggingFace
+    from etplugins.transformers.tasks import has_external_cache
 
     _check_prompt(options)
     loaded = validate.load_each(options.manifest, None, build.wanted(options), settings(options))
     if len(loaded) > 1:
         raise InputError.of("--variant: `generate` runs one program: name one variant")
+    is_held_here = has_external_cache(loaded[0].data.get("model", Model()).get("huggingface") or HuggingFace())
     for key, example in (("runner", "executorch-llm/v1"), ("tokenizer", "tokenizer.json")):
-        if key not in loaded[0].data:
+        if key not in loaded[0].data and not (key == "runner" and is_held_here):
             raise InputError.of(f"{options.manifest}: the manifest has no `{key}`", f"add `{key}: {example}`")
-    runner = loaded[0].data["runner"]
-    if runner != "executorch-llm/v1":
+    runner = loaded[0].data.get("runner")
+    if runner not in (None, "executorch-llm/v1"):
         hint = "run it in your application: see the page `Speech and translation` or the page `Images and text`"
         raise InputError.of(f"{options.manifest}: `generate` does not run programs for `{runner}`", hint)
     given = given_inputs(options, options.manifest.parent)
@@ -91,7 +95,10 @@ def run(options: argparse.Namespace) -> int:
     [(_, result)] = build_each(programs, options.directory, how, go_on=False).built
     adapters = loaded[0].data["model"].get("adapters", {})  # the runner calls `forward`, which does not use adapters
     artifacts = [each for each in result.artifacts if each.tag not in adapters]
-    (_chat if options.chat else _generate)(artifacts, options)
+    if options.chat:
+        _chat(artifacts, options)
+    else:
+        _generate(artifacts, options, is_held_here)
     return 0
 
 
@@ -150,8 +157,9 @@ def _turns(first: str | None, write: Callable[[str], None]) -> Iterator[str]:
                 yield line.rstrip("\r\n")
 
 
-def _generate(artifacts: list[Artifact], options: argparse.Namespace) -> None:
-    """Runs ExecuTorch's runner, or only the program if the runner does not read the tokenizer right."""
+def _generate(artifacts: list[Artifact], options: argparse.Namespace, is_held_here: bool) -> None:
+    """Runs ExecuTorch's runner, or only the program if the runner does not read the tokenizer right, or holds no cache
+    for the program."""
     from etplugins.tokenizer.conformance import difference
 
     [program] = [str(each.path) for each in artifacts if each.kind == "program"]
@@ -162,7 +170,7 @@ def _generate(artifacts: list[Artifact], options: argparse.Namespace) -> None:
     tokenizer = preferred(tokenizers)
     if tokenizer is None:
         raise InputError.of("`tokenizer` names no tokenizer", "for example tokenizer.json")
-    if difference(tokenizer) is None:
+    if not is_held_here and difference(tokenizer) is None:
         _by_runner([program, tokenizer, *data], options)
     else:  # the build has noted it
         _by_reference(program, data, tokenizer, options)
