@@ -246,6 +246,8 @@ def test_the_runner_gets_the_file_of_the_tokenizer_that_it_reads(names: list[str
     [
         ([], "there is no PROMPT"),
         (["text", "--system", "be nice"], "`--system` goes with `--chat`"),
+        (["text", "--shorten"], "`--shorten` goes with `--chat`"),
+        (["--chat", "--tools", "none.json"], "--tools: none.json cannot be read: No such file or directory"),
         (
             ["--chat"],
             "`tokenizer` names no file with a chat template\n    add chat_template.jinja, or the tokenizer_conf",

@@ -293,8 +293,8 @@ def _problem(known: _Known, eager: Mapping[str, EagerMethod], wrong: Wrong, *, s
 
 
 def out_of_range(job: LoweringJob[ComparePlan], method: ComparedMethod, wrong: Wrong, *kinds: str) -> str | None:
-    """A text for people that says where a method leaves the range of 16-bit floats, in the first of these ways: "overflow"
-    or "underflow". None if it does not, or computes in float32."""
+    """A text for people that says where a method leaves the range of 16-bit floats, in the first of these ways:
+    "overflow" or "underflow". None if it does not, or computes in float32."""
     from etplugins.comparison import overflow
 
     for kind in kinds if method.converted else ():

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -220,6 +221,8 @@ def image(config: Any) -> tuple[int, ...] | None:
     if getattr(config, "image_size", None) is None:  # a backbone may say it
         config = getattr(config, "backbone_config", None) or config
     size = getattr(config, "image_size", None)
+    if size is None and hasattr(config, "num_patches"):  # a square of patches, as SigLIP 2 has it
+        size = math.isqrt(config.num_patches) * config.patch_size
     height, width = size if isinstance(size, (list, tuple)) else (size, size)
     frames = getattr(config, "num_frames", None)
     many = () if frames is None else (frames,)
