@@ -128,7 +128,7 @@ def test_a_process_keeps_what_was_said(etbuild: Run, tmp_path: Path) -> None:
             "self.up, self.down = torch.nn.Linear(256, 4096), torch.nn.Linear(4096, 256)",
             "self.convs = torch.nn.Sequential(*(torch.nn.Conv2d(8, 8, 3, padding=1) for _ in range(16)))",
             forward="return self.down(torch.nn.functional.silu(self.up(x)))",
-            image="return self.convs(x)",
+            image="return self.convs(x).relu()",
         )
     )
     layers = {"example_inputs": [{"shape": [1, 512, 256]}]}
