@@ -1,6 +1,6 @@
 """What XNNPACK keeps for a graph besides its packed weights, from the shapes in its delegate.
 
-It follows `memory-planner.c` and `runtime.c` of XNNPACK: values that are inside of a graph lie in a workspace, and a
+It follows `memory-planner.c` and `runtime.c` of XNNPACK: values inside of a graph are in a workspace, and a
 convolution keeps a table with the places of what it reads.
 """
 
