@@ -31,7 +31,7 @@ _OF_IMAGE = "spatial_shapes"  # the task of two towers makes it of an image
 _FROM_CLASS = "an input of the class: a guess"
 STEPS_OF_LOOP = (
     "write a factory with a method for one step of this loop, which takes its random numbers as an input, and run the "
-    "loop in your application: see the page `Methods`"
+    "loop in your application: see the page `Methods and inputs`"
 )
 """What to write for a class that makes its results in a loop of its own."""
 _PAIR = ["input_ids", "decoder_input_ids"]
