@@ -13,7 +13,7 @@ from etbuild import plugins
 from etbuild.cli.main import main
 from etbuild.errors import InputError
 from etbuild.key.declared import Inputs
-from etbuild.manifest import validate
+from etbuild.manifest import plugin_sections, validate
 from etbuild.plan.part import Part
 from etbuild.plan.plan import Plan, from_manifest
 from etbuild.plan.step_plans import read_plan
@@ -65,6 +65,11 @@ def test_a_cache_of_the_caller_has_static_shapes_and_a_method_for_one_token(tmp_
         assert tokens["shape"] == positions["shape"] == [1, length]
         assert caches == {"of_model": "caches", "length": length}
         assert not any(as_json(methods[name])["dynamic_shapes"])
+
+
+def test_planning_a_cache_of_the_caller_needs_what_reports_its_names(tmp_path: Path) -> None:
+    assert "interface" in planned(tmp_path, wanted(kind="external")).report_parts
+    assert "etplugins.applications" in plugin_sections.needed(validate.load(tmp_path / "model.yaml").data)
 
 
 @pytest.mark.parametrize("cache", [{}, {"kind": "external"}])

@@ -26,7 +26,7 @@ class HuggingFaceSection(Section):
 
     def completed(self, manifest: Manifest) -> Manifest:
         """The manifest with what its task writes."""
-        return _completed(manifest)
+        return _with_names(_completed(manifest))
 
     def check(self, manifest: Manifest) -> Iterator[Problem]:
         """Yields the problems of a model's task, cache, attention and configuration. The manifest is completed."""
@@ -34,7 +34,7 @@ class HuggingFaceSection(Section):
 
     def normalized(self, manifest: Manifest) -> Manifest:
         """The manifest with the values for the model and its task."""
-        return _as_in_plans(_with_names(_with_operators(manifest)))
+        return _as_in_plans(_with_operators(manifest))
 
 
 def _completed(manifest: Manifest) -> Manifest:
