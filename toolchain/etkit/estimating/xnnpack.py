@@ -59,7 +59,11 @@ def tables(made: Graph) -> int:
         kernel = [node.get(f"{of}_{side}", 1) for of in ("kernel", "pooling") for side in ("height", "width")]
         if prod(kernel) > 1 and "Transpose" not in kind:
             _, height, width, _ = values[node["output_id"]]["dims"]
-            total += height * width * prod(kernel) * _POINTER
+            places = width * prod(kernel)
+            if kind == "XNNDepthwiseConv2d" and node["dilation_width"] == 1:  # neighbours share columns
+                step = min(node["subsampling_width"], node["kernel_width"]) * node["kernel_height"]
+                places = prod(kernel) + (width - 1) * step
+            total += height * places * _POINTER
     return total
 
 
