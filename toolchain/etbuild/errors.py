@@ -153,6 +153,12 @@ class EtbuildError(Exception):
         """An error of one problem that is not about a place in the manifest. The message names the file or option."""
         return cls([Problem(message, hint=hint)])
 
+    @classmethod
+    def raise_if(cls, problems: list[Problem]) -> None:
+        """Raises an error of these problems, if there are any."""
+        if problems:
+            raise cls(problems)
+
     def __str__(self) -> str:
         return "\n".join(str(problem) for problem in self.problems)
 

@@ -357,8 +357,7 @@ def check_installed(named: Mapping[str, DocumentPath], entries: Mapping[Document
     problems = [problem for name, path in named.items() for problem in missing(name, path)]
     for path, entry in entries.items():
         problems += missing(entry["backend"], path, entry["options"])
-    if problems:
-        raise InputError(problems)
+    InputError.raise_if(problems)
 
 
 def missing(name: str, path: DocumentPath, options: Options | None = None) -> list[Problem]:

@@ -179,8 +179,7 @@ def _check_outputs(edge: EdgeProgramManager) -> None:
             isinstance(spec.arg, TensorArgument) for spec in edge.exported_program(method).graph_signature.output_specs
         )
     ]
-    if problems:
-        raise BuildError(problems)
+    BuildError.raise_if(problems)
 
 
 def _tagged(program: ExportedProgram, digests: Digests) -> dict[str, TaggedWeight]:

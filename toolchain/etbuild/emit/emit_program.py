@@ -155,8 +155,7 @@ def _check_trained_weights(trained: set[str], shards: dict[str, str]) -> None:
         )
         for name in sorted(trained - shards.keys())
     ]
-    if problems:
-        raise BuildError(problems)
+    BuildError.raise_if(problems)
 
 
 def _write_named_data(lower_plan: LowerPlan, written: dict[str, Cord], directory: Path) -> dict[str, Artifact]:
@@ -213,8 +212,7 @@ def _check_keys(
         for key, found in sorted(held_in.items())
         if len(found) > 1
     ]
-    if problems:
-        raise BuildError(problems)
+    BuildError.raise_if(problems)
 
 
 def _check_tags(methods: dict[str, MethodFacts], blobs: dict[str, dict[str, int]]) -> None:
@@ -234,5 +232,4 @@ def _check_tags(methods: dict[str, MethodFacts], blobs: dict[str, dict[str, int]
         )
         for shard, name in sorted(missing)
     ]
-    if problems:
-        raise BuildError(problems)
+    BuildError.raise_if(problems)

@@ -91,8 +91,7 @@ def check(methods: dict[str, Buffers], named: Collection[str]) -> None:
     """
     written = writers(methods)
     problems = [*_unequal(methods, written), *_taken(methods, written, named)]
-    if problems:
-        raise BuildError(problems)
+    BuildError.raise_if(problems)
 
 
 def _taken(methods: dict[str, Buffers], written: dict[str, str], named: Collection[str]) -> Iterator[Problem]:

@@ -56,8 +56,7 @@ def used_sources(inputs: Inputs, export_plan: ExportPlan, more: Iterable[tuple[s
         if top in sys.stdlib_module_names:
             message = f"the source `{name}` hides Python's own module `{top}`"
             problems.append(Problem(message, ("model", "factory"), "rename the file"))
-    if problems:
-        raise InputError(problems)
+    InputError.raise_if(problems)
     used.sources = dict(sorted(used.sources.items()))
     return used
 

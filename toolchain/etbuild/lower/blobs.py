@@ -124,8 +124,7 @@ def _check_requests(asked: dict[str, list[BlobRequest]]) -> None:
         if wrong is not None:
             message = f"{wrong} asks for named data `{key}` at an alignment of {wrong.alignment!r} bytes"
             problems.append(Problem(message, ("methods", wrong.method, "partitioners"), "the smallest alignment is 1"))
-    if problems:
-        raise BuildError(problems)
+    BuildError.raise_if(problems)
 
 
 def _align_together(entries: Iterable[DataEntry]) -> None:

@@ -44,8 +44,7 @@ def check_quantized(lower_plan: MethodPlan, programs: dict[str, ExportedProgram]
                 path, line = found[0]
                 message = f"`{entries[0].backend}` does not take the quantized layers, which compute in {dtype}"
                 problems.append(Problem(message, path, f"write `{line}`, or `dtype: float32` below `model`"))
-    if problems:
-        raise BuildError(problems)
+    BuildError.raise_if(problems)
 
 
 def notes_on_left_out(lower_plan: MethodPlan, edge: EdgeProgramManager, name: str) -> list[str]:

@@ -132,8 +132,7 @@ def check(
         for (number, index), size in before.get(method, {}).items()
         if (number, index) not in after[method]
     ]
-    if problems:
-        raise BuildError(problems)
+    BuildError.raise_if(problems)
 
 
 def _cause(condition: _Condition | None, method: str, programs: Mapping[str, ExportedProgram]) -> str | None:

@@ -235,8 +235,7 @@ def _operators(names: Names, path: DocumentPath) -> list[torch._ops.OpOverload]:
             problems.append(Problem(f"there is no operator `{name}`", path, hint))
         else:
             operators.append(operator)
-    if problems:
-        raise InputError(problems)
+    InputError.raise_if(problems)
     return operators
 
 

@@ -180,8 +180,7 @@ def _check_while_loops(programs: dict[str, ExportedProgram]) -> None:
         for loops in [[node for node in module.graph.nodes if node.target is torch.ops.higher_order.while_loop]]
         if loops
     ]
-    if problems:
-        raise BuildError(problems)
+    BuildError.raise_if(problems)
 
 
 def _check_written_parameters(edge: EdgeProgramManager) -> None:
@@ -195,8 +194,7 @@ def _check_written_parameters(edge: EdgeProgramManager) -> None:
         for method in sorted(edge.methods)
         for name in sorted(edge.exported_program(method).graph_signature.parameters_to_mutate.values())
     ]
-    if problems:
-        raise BuildError(problems)
+    BuildError.raise_if(problems)
 
 
 def _check_delegated(lower_plan: MethodPlan, edge: EdgeProgramManager) -> None:
@@ -210,8 +208,7 @@ def _check_delegated(lower_plan: MethodPlan, edge: EdgeProgramManager) -> None:
             entry.backend, entry.options, counts[name]["delegated"], ("methods", name, "partitioners", index, "options")
         )
     ]
-    if problems:
-        raise BuildError(problems)
+    BuildError.raise_if(problems)
 
 
 def _check_zero_points(edge: EdgeProgramManager, named: Collection[str]) -> None:
@@ -228,8 +225,7 @@ def _check_zero_points(edge: EdgeProgramManager, named: Collection[str]) -> None
         if backend is not None and backend.ignores_zero_points
         for name in _asymmetric_weights(delegate.original_module)
     ]
-    if problems:
-        raise BuildError(problems)
+    BuildError.raise_if(problems)
 
 
 def _asymmetric_weights(program: ExportedProgram) -> list[str]:

@@ -139,8 +139,7 @@ def _compare(methods: dict[str, _Method], otherwise: str | None) -> None:
         if other is not None:
             message = _difference(backend, counts, {name: methods[name] for name in (first, other)})
             problems.append(Problem(message, methods[other].path, _hint(methods, otherwise)))
-    if problems:
-        raise BuildError(problems)
+    BuildError.raise_if(problems)
 
 
 def _difference(backend: str, counts: dict[str, int], pair: dict[str, _Method]) -> str:

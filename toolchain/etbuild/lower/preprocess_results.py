@@ -51,8 +51,7 @@ def checked(backend: str, *arguments: Any) -> None:
         counts = {method: len(partitions) for method, partitions in programs.items()}  # a backend may change `programs`
         results = preprocess(programs, specs)
         problems = list(_problems(backend, counts, results))
-        if problems:
-            raise BuildError(problems)
+        BuildError.raise_if(problems)
         return results
 
     with replaced(owner, "preprocess_multimethod", preprocess_multimethod):

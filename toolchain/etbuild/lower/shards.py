@@ -85,8 +85,7 @@ def _tags(lower_plan: MethodPlan, facts: Iterable[TensorFacts]) -> dict[str, str
                     message = f"`{pattern}` matches `{name}`, which already belongs to the tag `{found[name]}`"
                     problems.append(Problem(message, path, "change the patterns so that each parameter has one tag"))
                     break
-    if problems:
-        raise InputError(problems)
+    InputError.raise_if(problems)
     return found
 
 

@@ -96,8 +96,7 @@ class CheckpointTensors:
             self._names.setdefault(first_name(entry), []).append(name)
         self._compared: set[str] = set()  # first names of parameters whose copies are compared already
         problems += [*self._unmatched(weights), *_misfits(self._stored, self._expected, cast)]
-        if problems:
-            raise InputError(problems)
+        InputError.raise_if(problems)
 
     def _open(self, weights: Weights, index: int, inputs: Given, module: torch.nn.Module | None) -> Iterator[Problem]:
         """Opens the files of one checkpoint, and finds the names of their tensors."""

@@ -178,8 +178,7 @@ def normalize(module: torch.nn.Module) -> None:
         for name, tensor in named_tensors(module).items()
         for unusual, hint in _unusual(tensor)
     ]
-    if problems:
-        raise BuildError(problems)
+    BuildError.raise_if(problems)
     _overlaps[module] = overlapping(named_tensors(module))
     for parameter in module.parameters():
         parameter.requires_grad_(False)  # otherwise modules with mutable buffers cannot be lowered

@@ -37,8 +37,7 @@ def names_in_module(entry: WeightsFile, names: Iterable[str], path: DocumentPath
         )
         for rule_path, pattern in unmatched
     ]
-    if problems:
-        raise InputError(problems)
+    InputError.raise_if(problems)
     names_to_read = [name for name in stored_names if not any(fnmatchcase(name, pattern) for pattern in entry.ignore)]
     return {name: _renamed(name, entry, path) for name in names_to_read}
 

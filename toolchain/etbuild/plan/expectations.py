@@ -83,8 +83,7 @@ def check_expectations(plan: Plan, expected: dict[str, list[str] | None], needed
             message = f"the manifest and the target differ: the target's `{attribute}` is {said}"
             hint = f"{_edit(attribute, json.dumps(actual[attribute]))}, or change the manifest"
             problems.append(Problem(message, path, hint))
-    if problems:
-        raise InputError(problems)
+    InputError.raise_if(problems)
 
 
 def plugins_to_list(plan: Plan, needed: Collection[str], listed: Collection[str], has_backends: bool) -> list[str]:
@@ -149,8 +148,7 @@ def check_inputs(plan: Plan, listed: Mapping[str, Collection[str]]) -> None:
         problems.append(problem)
         meant.append(name)
     problems += _not_read(plan, listed, [name for name in meant if name is not None])
-    if problems:
-        raise InputError(problems)
+    InputError.raise_if(problems)
 
 
 def _edit(attribute: str, value: str) -> str:

@@ -65,8 +65,7 @@ def measure(plan: Plan, lowering: LoweringFacts, lines: SourceLines = NO_LINES) 
             problems += [
                 replace(problem, path=("runner",), hint=hints(_OF_RUNNER, problem.hint)) for problem in findings
             ]
-    if problems:
-        raise CheckError(problems)
+    CheckError.raise_if(problems)
     return sorted(measured, key=_order)
 
 

@@ -39,8 +39,7 @@ def report(program: Reported) -> Added:
             described.setdefault(method, {})[side] = [
                 {**entry, **_facts(value)} for entry, value in zip(entries, values, strict=False)
             ]
-    if problems:
-        raise CheckError(problems)
+    CheckError.raise_if(problems)
     for method, sides in described.items():
         _add_reading(sides.get("inputs", []), program.plan.methods[method].samples)
     return Added(content={"interface": described}, indexed=("interface",))

@@ -27,8 +27,7 @@ def report(program: Reported) -> Added:
         kind = tables.kind(application.kind)
         problems += _problems(kind, application, plan, lowering)
         linked[kind.name] = {"library": kind.library, "release": kind.release, "links": _links(kind, lowering)}
-    if problems:
-        raise CheckError(problems)
+    CheckError.raise_if(problems)
     return Added(content={"applications": linked})
 
 

@@ -44,8 +44,7 @@ def report(program: Reported) -> Added:
             if actual > most:
                 message = f"Vela estimates {_SHOWN[key].format(actual)} for `{name}`; the limit is {most:,}"
                 problems.append(Problem(message, path, _HINT))
-    if problems:
-        raise CheckError(problems)
+    CheckError.raise_if(problems)
     notes = [Problem(_note(name, figures)) for name, figures in found.items()]
     return Added(notes=notes, checks=checks, content={"vela": found} if found else {}, indexed=("vela",) * bool(found))
 

@@ -108,8 +108,7 @@ class Assigned:
         retyped = [name for name in sorted(self.retyped) if not _keeps_value(program, name)]
         problems += [_retyped(name, *self.retyped[name], path) for name in retyped]
         problems += [_new_parameter(name, path) for name in sorted(set(self.new_parameters))]
-        if problems:
-            raise BuildError(problems)
+        BuildError.raise_if(problems)
 
     def check_calls(
         self,

@@ -129,8 +129,7 @@ def read(file: str, path: DocumentPath, inputs: Given) -> AdapterConfig:
         alphas=content.get("alpha_pattern") or {},
     )
     problems = [Problem(f"`{file}`: {message}", path, hint) for message, hint in _problems(content, config)]
-    if problems:
-        raise InputError(problems)
+    InputError.raise_if(problems)
     return config
 
 

@@ -56,8 +56,7 @@ def _check_kept(emitted: Emitted, read: Mapping[str, set[str]]) -> None:
             message = f"a pass computed something from the adapter's weight `{min(wanted - kept)}`"
             hint = "remove the pass or option, or merge the adapter into the model's weights"
             problems.append(Problem(message, path, hint))
-    if problems:
-        raise BuildError(problems)
+    BuildError.raise_if(problems)
 
 
 def _digest(name: str, size: int) -> str:

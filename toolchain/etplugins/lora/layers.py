@@ -126,8 +126,7 @@ def attach(module: torch.nn.Module, export_plan: ExportPlan, inputs: Given) -> N
         else:
             problems += [*_too_large(changed, config, file, path), *_reached_twice(changed, module, path)]
             adapters[name] = changed, config
-    if problems:
-        raise InputError(problems)
+    InputError.raise_if(problems)
     for name, (changed, config) in adapters.items():
         for layer, child in changed.items():
             _attach(layer, child, name, config)

@@ -59,8 +59,7 @@ def check_weights(files: Mapping[str, str], facts: Iterable[TensorFacts], inputs
             for name in model_weights
         ]
         problems += _misfits(opened, file, shapes, set(model_weights), _path(adapter))
-    if problems:
-        raise InputError(problems)
+    InputError.raise_if(problems)
 
 
 def read_weights(files: Mapping[str, str], names: Collection[str], inputs: Given) -> dict[str, torch.Tensor]:

@@ -55,8 +55,7 @@ def opened(name: str, file: Path, path: DocumentPath, module: Any) -> TensorFile
         Problem(f"`{name}` has `{tensor_name}`, which is not a weight of the module", path, hint)
         for tensor_name in left_out
     ]
-    if problems:
-        raise InputError(problems)
+    InputError.raise_if(problems)
     return gguf
 
 

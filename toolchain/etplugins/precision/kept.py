@@ -50,8 +50,7 @@ class Kept:
             for index, each in enumerate(given)
             if each not in self.found
         ]
-        if problems:
-            raise InputError(problems)
+        InputError.raise_if(problems)
 
 
 def _plain(words: str) -> str:

@@ -72,8 +72,7 @@ def _check_finite(
         for name, tensor in found.items()
         if torch.finfo(compute).max < (largest := float(tensor.abs().nan_to_num(0, 0).max()))
     ]
-    if problems:
-        raise BuildError(problems)
+    BuildError.raise_if(problems)
 
 
 _PATH = ("model", "dtype", "compute")

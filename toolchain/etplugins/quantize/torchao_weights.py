@@ -120,8 +120,7 @@ class Quantized:
             Problem(f"`{name}` is quantized, but the method reads the tensor from before", self._path, hint)
             for name in self._originals.read_by(program)
         ]
-        if problems:
-            raise BuildError(problems)
+        BuildError.raise_if(problems)
 
 
 class _State:
@@ -182,8 +181,7 @@ def quantize_weights(
         problems = [
             problem for name, problem in misfits.items() if problem and (not chosen or layers[index][name] in called)
         ]
-        if problems:
-            raise InputError(problems)
+        InputError.raise_if(problems)
         names = {id(layer): f"{name}.weight" for name, layer in layers[index].items()}
         keep_integers = kept.config(names) if kept is not None and entry.keeps else None
         path_of_config = (*entry_path, "config")
@@ -259,8 +257,7 @@ def _check_matching(
         for index, (entry, names) in enumerate(zip(entries, matching, strict=True))
         if not names and not entry.keeps
     ]
-    if problems:
-        raise InputError(problems)
+    InputError.raise_if(problems)
 
 
 def kept_weights(module: torch.nn.Module, methods: Sequence[Sequence[TorchaoEntry]]) -> tuple[dict[str, str], set[str]]:

@@ -68,8 +68,7 @@ def copy(program: Reported) -> Added:
             others, of_runner = _for_runner(program, str(made[-1].path), {PurePosixPath(each).name for each in names})
             made += others
             notes += [*map(Problem, noted), *of_runner]
-    if problems:
-        raise CheckError(problems)
+    CheckError.raise_if(problems)
     if plan.runner is not None:
         notes += ends.notes(contents, program.lowering["constant_methods"])
     return Added(made, notes)

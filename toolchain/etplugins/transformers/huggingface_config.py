@@ -63,8 +63,7 @@ def make_config(transformers: ModuleType, cls: Any, source: ConfigFile | Options
     values |= {"model_type": changes.pop("model_type")} if "model_type" in changes else {}
     config_class = _config_class(transformers, cls, values, path)
     problems = [problem for key in changes for problem in _set(values, key, changes[key], config_class, (*path, "set"))]
-    if problems:
-        raise InputError(problems)
+    InputError.raise_if(problems)
     _check_values(values, path)
     return config_class(**values)
 
@@ -81,8 +80,7 @@ def _check_values(values: Mapping[str, Any], path: DocumentPath) -> None:
             )
         elif isinstance(value, int) and value < 0 and _LAYERS.fullmatch(str(key_path[-1])):
             problems.append(Problem(f"`{key_path[-1]}` is {value}, which is not a number of layers", key_path))
-    if problems:
-        raise InputError(problems)
+    InputError.raise_if(problems)
 
 
 def _entries(values: Mapping[str, Any], above: DocumentPath) -> Iterator[tuple[DocumentPath, Any]]:
@@ -102,8 +100,7 @@ def _check_keys(config: Any, keys: Mapping[str, Any], path: DocumentPath) -> Non
         for key in keys
         if key in config.to_dict() and key not in defaults and not _is_read(cls, key)
     ]
-    if problems:
-        raise InputError(problems)
+    InputError.raise_if(problems)
 
 
 def _is_read(config_class: Any, key: str) -> bool:

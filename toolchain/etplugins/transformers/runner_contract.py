@@ -180,5 +180,4 @@ def _check_keys(settings: dict[str, object], path: DocumentPath) -> None:
         for key in settings
         if key not in defaults
     ]
-    if problems:
-        raise InputError(problems)
+    InputError.raise_if(problems)

@@ -118,8 +118,7 @@ def update(manifests: list[Path], system: System, root: Path) -> list[Update]:
             files[path].take(manifest)
         except InputError as error:  # the other manifests may have problems, too
             problems += [each for each in error.problems if each not in problems]
-    if problems:
-        raise InputError(problems)
+    InputError.raise_if(problems)
     return [each.result() for each in files.values()]
 
 

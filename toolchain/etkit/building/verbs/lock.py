@@ -69,8 +69,7 @@ def _check(options: argparse.Namespace) -> int:
                 lockfile.check(path, lockfile.lock(find_index.index_of(index)), hint)
             except CheckError as error:
                 problems += error.problems
-    if problems:
-        raise CheckError(problems)
+    CheckError.raise_if(problems)
     print(f"{len(locks)} program{'s' if len(locks) > 1 else ''} as locked")
     return 0
 

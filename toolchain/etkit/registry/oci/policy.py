@@ -48,8 +48,7 @@ def check(policy: Policy, programs: list[tuple[Index, list[str]]]) -> None:
         InputError: A lockfile of the policy is damaged.
     """
     problems = [problem for index, builders in programs for problem in _problems(policy, index, builders)]
-    if problems:
-        raise CheckError(problems)
+    CheckError.raise_if(problems)
 
 
 def _problems(policy: Policy, index: Index, builders: list[str]) -> list[Problem]:
