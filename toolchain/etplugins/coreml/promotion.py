@@ -12,6 +12,7 @@ import torch
 from executorch.exir.dialects._ops import ops
 from torch.export import ExportedProgram
 from torch.fx import Node
+from torch.fx.node import map_arg
 
 _COPY = ops.edge.dim_order_ops._to_dim_order_copy.default
 
@@ -20,9 +21,11 @@ def promote(program: ExportedProgram) -> None:
     """Writes the conversions that PyTorch makes into the graph of a method in the edge dialect, in place."""
     for node in [*program.graph.nodes]:
         made = node.meta.get("val")
-        if not _promotes(node) or not isinstance(made, torch.Tensor) or not made.is_floating_point():
+        if "copy" in str(node.target) or not isinstance(made, torch.Tensor) or not made.is_floating_point():
             continue
         for operand in filter(_is_integer, node.all_input_nodes):
+            if not _promotes(node, operand, made):
+                continue
             with program.graph.inserting_before(node):
                 value = operand.meta["val"]
                 order = {"dtype": made.dtype, "dim_order": [*value.dim_order()]}
@@ -32,10 +35,20 @@ def promote(program: ExportedProgram) -> None:
     program.graph_module.recompile()
 
 
-def _promotes(node: Node) -> bool:
-    """Whether a node computes each element of its result from elements of its operands."""
+def _promotes(node: Node, operand: Node, made: torch.Tensor) -> bool:
+    """Whether PyTorch computes the same from an operand in the dtype of the result. It refuses indices in it."""
     operator = getattr(node.target, "_op", None)
-    return torch.Tag.pointwise in getattr(operator, "tags", ()) and "copy" not in str(node.target)
+    if operator is None or torch.Tag.pointwise in operator.tags:
+        return operator is not None
+
+    def value(each: Node) -> Any:
+        return each.meta["val"].to(made.dtype) if each is operand else each.meta.get("val")
+
+    try:
+        again = operator(*map_arg(node.args, value), **map_arg(node.kwargs, value))
+    except (RuntimeError, IndexError, TypeError):
+        return False
+    return isinstance(again, torch.Tensor) and (again.dtype, again.shape) == (made.dtype, made.shape)
 
 
 def _is_integer(node: Any) -> bool:
