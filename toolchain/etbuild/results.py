@@ -397,7 +397,7 @@ class Report(TypedDict):
     """`NAME.report.json`. `notes` and `with_weights` are missing if there are none.
 
     `blob_weights` is missing if the manifest turns off the list of blobs, `quantization` if it quantizes no method,
-    `applications` without `for`, `interface` if `metadata` has no inputs and outputs.
+    `applications` without `for`, `interface` if `metadata` has no inputs and outputs, `vela` without Ethos-U.
     """
 
     schema: str
@@ -411,6 +411,7 @@ class Report(TypedDict):
     quantization: NotRequired[ReportedQuantization]
     applications: NotRequired[dict[str, Any]]
     interface: NotRequired[dict[str, Any]]
+    vela: NotRequired[dict[str, dict[str, float]]]
     notes: NotRequired[list[str]]
     with_weights: NotRequired[dict[str, str]]
 
