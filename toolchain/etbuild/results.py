@@ -442,3 +442,4 @@ class Index(BuildInputs):
     edges: NotRequired[dict[str, Edges]]
     with_weights: NotRequired[dict[str, str]]
     interface: NotRequired[dict[str, Any]]
+    vela: NotRequired[dict[str, dict[str, float]]]
