@@ -2,8 +2,9 @@
 
     python -m benchmarks.checkpoints.run [--models NAME...] [--pairs 3] [--bytes] [--write benchmarks/results]
 
-Each model of the zoo gets its weights from a file. Each pair runs the plain script, builds cold, and builds again with
-another checkpoint: all weights changed. Every ratio compares two figures of one pair.
+Each model of the zoo, and each of `LARGE`, gets its weights from a file. Each pair runs the plain script, builds cold,
+builds again with another checkpoint, in which all weights are changed, and builds once more when nothing has changed.
+Every ratio compares two figures of one pair. `CPU` is user and system time.
 
 `--language-model` builds a Qwen 2.5 of 0.5 billion parameters instead, quantized to 4 bits (8da4w), with HQQ and
 without: cold, with other weights in one layer, and with other weights everywhere.
@@ -28,11 +29,29 @@ from safetensors.torch import load_file, save_file
 
 from benchmarks import frame
 from benchmarks.frame import Row
+from benchmarks.lowering.project import Size, transformer
+from benchmarks.lowering.project import write as write_project
 from benchmarks.measure import command, usage
-from benchmarks.zoo.zoo import MODELS, write
+from benchmarks.zoo.zoo import MODELS, Json, method, tokens, write
 
 HERE = Path(__file__).resolve().parent
 BUILD = [sys.executable, "-m", "etbuild", "build"]
+_SOUND = {"shape": [1, 80, 64]}
+_TOKENS = tokens(16)
+_OF_MODELS: dict[str, tuple[Json, Json]] = {
+    "conformer of 8 blocks": (
+        {"name": "conformer", "layers": 8, "dim": 144},
+        {name: method(name, _SOUND) for name in ("features", "characters")},
+    ),
+    "8 scanned layers": (
+        {"name": "scan", "layers": 8, "dim": 128},
+        {name: method(name, _TOKENS) for name in ("states", "logits", "embed")},
+    ),
+    "wide resnet-50": ({"name": "wide_resnet"}, {"forward": method("forward", {"shape": [1, 3, 224, 224]})}),
+}
+_ROTARY = "16 rotary layers"
+LARGE = (_ROTARY, *_OF_MODELS)
+"""Models with many equal layers, or with many weights."""
 
 
 def others(name: str, tensor: torch.Tensor) -> torch.Tensor:
@@ -68,11 +87,23 @@ def checkpoint(path: Path, kind: str, seed: int, first: Path) -> None:
     save_file(tensors, path)
 
 
+def large(name: str, directory: Path) -> Path:
+    """Writes one of `LARGE` with `model.safetensors` into a new directory, and returns its manifest."""
+    if name == _ROTARY:
+        return transformer(directory, Size(layers=16, dim=256, model="rotary_model.py"))
+    return write_project(directory, HERE / "models.py", *_OF_MODELS[name])
+
+
 def project(name: str, directory: Path) -> tuple[Path, Path]:
     """Writes a model whose weights come from a file. Returns its manifest and a copy of the checkpoint."""
+    weights = directory / "weights.safetensors"
+    if name in LARGE:
+        manifest = large(name, directory)
+        (directory / "model.safetensors").rename(weights)
+        manifest.write_text(manifest.read_text("utf-8").replace("model.safetensors", weights.name), "utf-8")
+        return manifest, Path(shutil.copy(weights, directory / "first.safetensors"))
     manifest = write(name, directory)
     document = json.loads(manifest.read_text("utf-8"))
-    weights = directory / "weights.safetensors"
     script = (
         "import importlib, json, sys; import torch; from safetensors.torch import save_model;"
         "sys.path.insert(0, sys.argv[1]); model = json.loads(sys.argv[2]); module, name = model['factory'].split(':');"
@@ -97,14 +128,23 @@ def measure(name: str, scratch: Path, pairs: int) -> Row:
         cold = usage(*cached)
         checkpoint(manifest.with_name("weights.safetensors"), "others", number, first)
         changed = usage(*cached)
-        found.append({"plain s": plain.wall, "cold s": cold.wall, "changed s": changed.wall})
+        nothing = usage(*cached)
+        found.append(
+            {
+                "plain s": plain.wall,
+                "cold s": cold.wall,
+                "changed s": changed.wall,
+                "nothing s": nothing.wall,
+                "cold / plain": cold.wall / plain.wall,
+                "CPU / plain": cold.cpu / plain.cpu,
+                "changed / plain": changed.wall / plain.wall,
+                "changed / cold": changed.wall / cold.wall,
+            }
+        )
         for made in ("plain", "cache", "out"):
             shutil.rmtree(scratch / made)
     shutil.rmtree(manifest.parent)
-    row: Row = {"model": name, **{key: statistics.median(pair[key] for pair in found) for key in found[0]}}
-    row["changed / plain"] = statistics.median(pair["changed s"] / pair["plain s"] for pair in found)
-    row["changed / cold"] = statistics.median(pair["changed s"] / pair["cold s"] for pair in found)
-    return row
+    return {"model": name, **{key: statistics.median(pair[key] for pair in found) for key in found[0]}}
 
 
 def language_model(scratch: Path, scales: str) -> Row:
@@ -162,7 +202,7 @@ def _how(said: str) -> str:
 def main() -> None:
     """The command line."""
     parser = frame.parser(__doc__)
-    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS), metavar="NAME")
+    parser.add_argument("--models", nargs="+", choices=[*MODELS, *LARGE], default=[*MODELS], metavar="NAME")
     parser.add_argument("--pairs", type=int, default=3, help="how often each model is built")
     parser.add_argument("--language-model", action="store_true", help="build a model of 0.5 billion parameters instead")
     parser.add_argument("--bytes", action="store_true", help="compare bytes instead of times")
@@ -186,7 +226,7 @@ def main() -> None:
         if any("DIFFERENT" in row.values() for row in rows):
             sys.exit("a program differs from that of a lowering with its weights")
         return
-    sections = {"models": rows, "summary": frame.summary(rows, ("changed / plain", "changed / cold"))}
+    sections = {"models": rows, "summary": frame.summary(rows, ("cold / plain", "changed / plain", "changed / cold"))}
     print(frame.table(sections["summary"]))
     frame.write(options.write, "checkpoints", sections, options.loaded)
 

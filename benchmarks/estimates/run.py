@@ -9,7 +9,7 @@ largest memory of all processes of the build together, `files` the size of the p
 ExecuTorch's runtime keeps that is no part of a file, after calls of all methods: planned memory, and weights in the
 form of the backend. All are in MB (10**6 bytes). A ratio is what was said, divided by what was measured.
 
-    programs    models of the zoo, and language models of transformers with random weights
+    programs    models of the zoo and networks for images, and language models of transformers, with random weights
     windows     one language model with caches of 2,048 to 32,768 tokens, in calls of up to 512, and of all tokens: what
                 the program plans, and its largest tensor
 """
@@ -68,6 +68,14 @@ OF_TRANSFORMERS: dict[str, dict[str, Any]] = {
     },
 }
 """Language models: keys of their configuration that differ from those of `llm/qwen3`, their cache, and `quantize`."""
+_IMAGE = {"forward": zoo.method("forward", zoo.image(224))}
+_RESNET = {"embedding_size": 64, "hidden_sizes": [64, 128, 256, 512], "num_labels": 1000}
+OF_IMAGES = {
+    "resnet 18": zoo.Model("resnet", _IMAGE, config={**_RESNET, "depths": [2, 2, 2, 2]}),
+    "resnet 18, int8": zoo.Model("resnet", _IMAGE, config={**_RESNET, "depths": [2, 2, 2, 2]}, quantize=zoo.INT8),
+    "mobilenet v2, 224": zoo.Model("mobilenet_v2", _IMAGE, config={"depth_multiplier": 1.0, "image_size": 224}),
+}
+"""Networks for images in the sizes in which people use them."""
 WINDOWS = (2048, 4096, 8192, 16384, 32768)
 _LAYERS = 2
 _SECONDS = 0.2
@@ -94,8 +102,8 @@ def language_model(scratch: Path, config: Mapping[str, Any], cache: Mapping[str,
 
 def manifest(name: str, scratch: Path) -> Path:
     """Writes a model and its manifest."""
-    if name in OF_ZOO:
-        return zoo.write(name, scratch / "zoo")
+    if name in OF_ZOO or name in OF_IMAGES:
+        return zoo.write(OF_IMAGES.get(name, name), scratch / "zoo")
     model = OF_TRANSFORMERS[name]
     made = language_model(scratch, model.get("config", {}), model.get("cache", {}), model.get("quantize"))
     (scratch / "model.yaml").write_text(json.dumps(made), "utf-8")  # JSON is YAML
@@ -159,7 +167,7 @@ def row(name: str, scratch: Path) -> Row:
     report = json.loads((scratch / "out/program.report.json").read_text("utf-8"))
     planned = {method: sum(each["memory"]) for method, each in report["methods"].items()}
     same = planned == {method: each["planned"] for method, each in estimate["methods"].items()}
-    of_runtime = kept(scratch / "out", len(planned)) if name in OF_TRANSFORMERS else None
+    of_runtime = None if name in OF_ZOO else kept(scratch / "out", len(planned))
     return {
         "model": name,
         "build": measured,
@@ -211,7 +219,7 @@ def windows(scratch: Path, lengths: Sequence[int]) -> Iterator[Row]:
 def main() -> None:
     """The command line."""
     parser = frame.parser(__doc__)
-    names = [*OF_ZOO, *OF_TRANSFORMERS]
+    names = [*OF_ZOO, *OF_IMAGES, *OF_TRANSFORMERS]
     parser.add_argument("--models", nargs="+", choices=names, default=names, metavar="NAME")
     parser.add_argument("--only", nargs="+", choices=("programs", "windows"), default=["programs", "windows"])
     parser.add_argument("--windows", nargs="+", type=int, default=WINDOWS, metavar="TOKENS")
@@ -230,6 +238,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as scratch:
             sections["programs"].append(row(name, Path(scratch)))
         frame.tell(sections["programs"][-1])
+        frame.write(options.write, "estimates", {"programs": sections["programs"]}, options.loaded)  # it may be ended
     if "windows" in options.only:
         with tempfile.TemporaryDirectory() as scratch:
             for each in windows(Path(scratch), options.windows):

@@ -44,22 +44,30 @@ def transformer(directory: Path, size: Size) -> Path:
         name: {"entry": entry, "example_inputs": [{"shape": [1, length], "dtype": "int64"}]}
         for name, (entry, length) in size.entries().items()
     }
-    return _write(directory, HERE / size.model, {"layers": size.layers, "dim": size.dim}, methods)
+    return write(directory, HERE / size.model, {"layers": size.layers, "dim": size.dim}, methods)
 
 
 def perceptron(directory: Path) -> Path:
     """Writes the smallest example into a new directory, and returns its manifest."""
     methods = {"forward": {"entry": "forward", "example_inputs": [{"shape": [1, 16], "dtype": "float32"}]}}
-    return _write(directory, EXAMPLES / "mlp/model.py", {"inputs": 16, "hidden": 32, "outputs": 4}, methods)
+    return write(directory, EXAMPLES / "mlp/model.py", {"inputs": 16, "hidden": 32, "outputs": 4}, methods)
 
 
 def chain(directory: Path, operators: int) -> Path:
     """Writes a method without weights into a new directory, and returns its manifest."""
     methods = {"forward": {"example_inputs": [{"shape": [1, 16], "dtype": "float32"}]}}
-    return _write(directory, HERE.parent / "growth/chain.py", {"operators": operators}, methods)
+    return write(directory, HERE.parent / "growth/chain.py", {"operators": operators}, methods)
 
 
-def _write(directory: Path, model: Path, kwargs: dict[str, int], methods: dict[str, Any]) -> Path:
+def write(directory: Path, model: Path, kwargs: dict[str, Any], methods: dict[str, Any]) -> Path:
+    """Writes a model with random weights into a new directory, and returns its manifest.
+
+    Args:
+        directory: The directory.
+        model: A file with a function `create`, which makes the module.
+        kwargs: The arguments of `create`.
+        methods: The methods of the manifest.
+    """
     directory.mkdir(parents=True)
     shutil.copyfile(model, directory / "model.py")  # the same name for all factories
     # In another process, since memory of this process would count for its children.

@@ -13,8 +13,8 @@ import yaml
 HERE = Path(__file__).resolve().parent
 GALLERY = HERE.parents[1] / "examples/gallery"
 Json = dict[str, Any]
-_INT8 = {"pt2e": {"quantizers": [{"backend": "xnnpack", "options": {"per_channel": True}}]}}
-_INT8["pt2e"]["calibration"] = "example_inputs"  # type: ignore[assignment]
+INT8 = {"pt2e": {"quantizers": [{"backend": "xnnpack", "options": {"per_channel": True}}]}}
+INT8["pt2e"]["calibration"] = "example_inputs"  # type: ignore[assignment]
 _8DA4W = {"torchao": [{"config": "8da4w", "group_size": 32}]}
 
 
@@ -115,20 +115,20 @@ MODELS = {
     "yolos": Model("yolos", config=_VISION),
     "sam's encoder": Model("sam"),
     "mobilenet v2": Model("mobilenet_v2"),
-    "mobilenet v2, int8": Model("mobilenet_v2", quantize=_INT8),
+    "mobilenet v2, int8": Model("mobilenet_v2", quantize=INT8),
     "mobilenet v3": Model("mobilenet_v3", factory=None),
     "resnet": Model("resnet"),
     "resnet, 2 sizes, int8": Model(
-        "resnet", {f"of_{size}": method("forward", image(size)) for size in (32, 64)}, quantize=_INT8
+        "resnet", {f"of_{size}": method("forward", image(size)) for size in (32, 64)}, quantize=INT8
     ),
     "efficientnet": Model("efficientnet"),
     "u-net": Model("unet", factory=None),
 }
 
 
-def write(name: str, directory: Path) -> Path:
+def write(which: str | Model, directory: Path) -> Path:
     """Writes a model with its sources into a new directory, and returns its manifest."""
-    model = MODELS[name]
+    model = MODELS[which] if isinstance(which, str) else which
     manifest = yaml.safe_load((GALLERY / f"{model.gallery}.yaml").read_text("utf-8"))
     directory.mkdir(parents=True)
     if model.factory is None:

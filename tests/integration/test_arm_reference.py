@@ -117,11 +117,11 @@ PRECISE = """\
 """
 
 
-def build(directory: Path, more: str = "") -> tuple[int, str]:
+def build(directory: Path, more: str = "", *cache: str, text: str = MANIFEST) -> tuple[int, str]:
     (directory / "model.py").write_text(MODEL)
     (directory / "faults.py").write_text(FAULTS)
-    (directory / "net.yaml").write_text(MANIFEST + more)
-    answer = worker().ask("build", directory / "net.yaml", "-o", directory / "out", "--no-cache")
+    (directory / "net.yaml").write_text(text + more)
+    answer = worker().ask("build", directory / "net.yaml", "-o", directory / "out", *(cache or ["--no-cache"]))
     return answer.exit_code, answer.output
 
 
@@ -136,8 +136,38 @@ def test_what_is_lowered_rightly_builds_and_a_note_says_what_ran_it(tmp_path: Pa
     notes = json.loads((tmp_path / "out/net.report.json").read_bytes())["notes"]
     [estimate] = [note for note in notes if "Vela" in note]
     assert re.fullmatch(
-        r"Vela's estimate of `decide`: [\d,]+ cycles \([\d.]+ ms at 123 MHz\), .* KiB of SRAM.*", estimate
+        r"Vela's estimate of `decide`: [\d,]+ cycles, [\d.]+ ms, .* bytes of SRAM.* at 123 MHz", estimate
     )
+
+
+DECIDE = MANIFEST[: MANIFEST.index("  forward:")] + MANIFEST[MANIFEST.index("  decide:") :]
+
+
+def test_limits_for_what_vela_estimates(tmp_path: Path) -> None:
+    kept = ("--cache-dir", str(tmp_path / "cache"))
+    large = "checks: {vela: {cycles: 1000000, sram_bytes: {decide: 1e9}}}\n"
+    code, output = build(tmp_path, large, *kept, text=DECIDE)
+    assert code == 0, output
+    figures = json.loads((tmp_path / "out/net.index.json").read_bytes())["vela"]["decide"]
+    assert figures["milliseconds"] == pytest.approx(figures["cycles"] / 123e3)
+    checks = json.loads((tmp_path / "out/net.report.json").read_bytes())["checks"]
+    assert {"check": "vela.cycles", "of": "decide", "limit": 1000000, "actual": figures["cycles"]} in checks
+
+    small = large.replace("1000000", "1").replace("1e9", "2.5")
+    code, output = build(tmp_path, small, *kept, text=DECIDE)
+    assert code == 3, output
+    at, cycles = f"{DECIDE.count(chr(10)) + 1}:{small.index('1,') + 1}", round(figures["cycles"])
+    said = f"net.yaml:{at}: checks.vela.cycles: Vela estimates {cycles:,} cycles for `decide`; the limit is 1\n"
+    assert said in output
+    assert "checks.vela.sram_bytes.decide: Vela estimates " in output
+
+
+def test_a_limit_for_what_vela_did_not_compile_fails_the_build(tmp_path: Path) -> None:
+    """Without quantization, Ethos-U takes nothing, and all figures would be 0."""
+    text = DECIDE[: DECIDE.index("    quantize:")]
+    code, output = build(tmp_path, "checks: {vela: {cycles: 1000}}\n", text=text)
+    assert code == 3, output
+    assert "checks.vela.cycles: Vela compiled nothing of `decide`, so it has no estimate" in output
 
 
 @pytest.mark.parametrize(("fault", "method"), [("of_floats", "forward"), ("of_integers", "decide")])

@@ -56,6 +56,9 @@ LLAMA = """\
     {{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}
 {%- endif %}
 """
+TOOLS = "{%- if tools %}{{ '<|im_start|>tools\\n' + tools | tojson + '<|im_end|>\\n' }}{% endif -%}\n" + CHATML
+WEATHER = [{"type": "function", "function": {"name": "weather", "description": "says it", "parameters": {}}}]
+RESULT = {"role": "tool", "name": "weather", "content": "sunny"}
 TEMPLATES = {"chatml": CHATML, "llama": LLAMA}
 TURNS = ["hello there", "what is 12?", "really? tell me more, please"]
 MOST = 12
@@ -163,6 +166,80 @@ def test_a_temperature_draws_tokens() -> None:
     assert chosen(scores, 0) == 1
     assert {chosen(scores, 1.0) for _ in range(200)} >= {1, 2}
     assert {chosen(scores, 1e-3) for _ in range(20)} == {1}
+
+
+def greedy(reader: Any, messages: list[Any], **settings: Any) -> list[int]:
+    """The tokens of transformers' answer."""
+    ids = reader.apply_chat_template(
+        messages, add_generation_prompt=True, return_tensors="pt", return_dict=False, **settings
+    )
+    made = model("qwen").generate(ids, max_new_tokens=MOST, do_sample=False, eos_token_id=[1, END])
+    return [each for each in made[0, ids.shape[1] :].tolist() if each not in (1, END)]
+
+
+def test_a_long_conversation_loses_its_oldest_turns(decoder: Any, tmp_path: Path) -> None:
+    """Each answer is that of transformers to what is left. Results of tools go with their turn."""
+    from etkit.running.generation.chat_tokenizer import ChatTokenizer
+    from etkit.running.generation.conversation import Conversation
+
+    made = files(tmp_path, TOOLS)
+    reader = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    news: list[Any] = ["first " * 14, [RESULT], "second " * 12, "third " * 14, [RESULT], "x" * 300]
+    with ChatTokenizer(made, WEATHER) as used:
+        conversation = Conversation(decoder, used, "be brief", 0, shorten=True)
+        left = []
+        for new in news:
+            before = [each for each in conversation.messages if each["role"] == "user"]
+            "".join(conversation.answer(new, MOST))
+            kept = conversation.messages[:-1]
+            assert conversation.answers[-1] == greedy(reader, kept, tools=WEATHER)
+            length = len(used.prompt(kept))
+            assert length + MOST <= decoder.context
+            assert kept[0] == {"role": "system", "content": "be brief"}
+            assert kept[1]["role"] == "user"
+            asked = [each for each in kept if each["role"] == "user"]
+            left.append(len(before) + isinstance(new, str) - len(asked))
+        assert left == [0, 0, 0, 0, 1, 2]
+        assert len(conversation.messages) == 3
+        assert conversation.notes[-1].startswith("the 3 oldest turns were left out, because")
+        tight = "x" * (decoder.context - len(used.prompt([kept[0], {"role": "user", "content": ""}])) - 3)
+        "".join(conversation.answer(tight, MOST))  # the newest turn stays whole, and the answer gets what is left
+        assert conversation.messages[1]["content"] == tight
+        assert len(conversation.answers[-1]) <= 4
+        with pytest.raises(InputError, match=r"^the newest turn has 51[3-9] tokens.*\n.* or a shorter turn"):
+            [*conversation.answer(tight + "x" * 5, MOST)]
+
+
+def test_a_conversation_leaves_no_turn_out_unasked(decoder: Any, tmp_path: Path) -> None:
+    from etkit.running.generation.chat_tokenizer import ChatTokenizer
+    from etkit.running.generation.conversation import Conversation
+
+    with ChatTokenizer(files(tmp_path, CHATML)) as reader:
+        conversation = Conversation(decoder, reader, None, 0)
+        "".join(conversation.answer("x" * 300, MOST))
+        with pytest.raises(InputError, match=r"`--shorten` to leave out the oldest turns"):
+            [*conversation.answer("x" * 300, MOST)]
+
+
+def test_the_command_takes_tools_and_their_results(built: Path, tmp_path: Path) -> None:
+    (tmp_path / "tools.json").write_text(json.dumps(WEATHER))
+    reader = transformers.AutoTokenizer.from_pretrained(files(tmp_path / "other", TOOLS)[0].parent)
+    (tmp_path / "chat_template.jinja").write_text(TOOLS)
+    messages: list[dict[str, str]] = []
+    for each in ({"role": "user", "content": TURNS[0]}, RESULT):
+        messages.append(each)
+        answer = reader.decode(greedy(reader, messages, tools=WEATHER), skip_special_tokens=False)
+        messages.append({"role": "assistant", "content": answer})
+    command = ["generate", built / "model.yaml", TURNS[0], "--chat", "--tokens", MOST, "-o", tmp_path / "out"]
+    command += ["--cache-dir", built.parent / "cache-of-chat", "--tools", tmp_path / "tools.json"]
+    refused = commands.etbuild(*command)
+    assert refused.returncode == 2
+    assert "`--tools`: the chat template of this model takes no tools" in refused.stderr
+    done = commands.etbuild(
+        *command, "--data", f"chat_template.jinja={tmp_path / 'chat_template.jinja'}", typed=json.dumps(RESULT)
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "".join(f"{each['content']}\n" for each in messages if each["role"] == "assistant")
 
 
 def test_the_command_answers_lines(built: Path, tmp_path: Path) -> None:

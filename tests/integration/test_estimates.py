@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from etbuild.cli import main
+from tests.helpers import commands
 from tests.helpers.manifests import net
 from tests.integration import test_adapters
 
@@ -118,6 +119,35 @@ def test_delegates_keep_as_much_in_other_files(etbuild: Run, tmp_path: Path) -> 
         found.append({name: each["kept"] for name, each in said["methods"].items()})
     assert found[0] == found[1]
     assert 0 < found[0]["forward"] < found[0]["forward_a"]
+
+
+def test_a_process_keeps_what_was_said(etbuild: Run, tmp_path: Path) -> None:
+    """Weights in XNNPACK's form, the values inside of its graphs, and the tables of its convolutions."""
+    (tmp_path / "model.py").write_text(
+        net(
+            "self.up, self.down = torch.nn.Linear(256, 4096), torch.nn.Linear(4096, 256)",
+            "self.convs = torch.nn.Sequential(*(torch.nn.Conv2d(8, 8, 3, padding=1) for _ in range(16)))",
+            forward="return self.down(torch.nn.functional.silu(self.up(x)))",
+            image="return self.convs(x).relu()",
+        )
+    )
+    layers = {"example_inputs": [{"shape": [1, 512, 256]}]}
+    image = {"entry": "image", "example_inputs": [{"shape": [1, 8, 128, 128]}]}
+    quantized = {"entry": "forward", "quantize": _8DA4W | {"torchao": _8DA4W["torchao"][:1]}, **layers}
+    int8 = {"quantize": {"pt2e": {**_INT8["pt2e"], "quantizers": [{"backend": "xnnpack"}]}}}
+    methods = {"forward": layers, "four_bits": quantized, "image": image, "image_int8": {**image, **int8}}
+    code, out, err = etbuild("plan", {"methods": methods}, "--memory", "--json")
+    assert code == 0, err
+    [said] = json.loads(out)["programs"]
+    code, _, err = etbuild("build", {"methods": methods}, "-o", str(tmp_path / "out"))
+    assert code == 0, err
+    done = commands.etbuild("bench", tmp_path / "out", "--json", "--runs", "1", "--calls", "1")
+    phases = json.loads(done.stdout)["phases"]
+    assert len(phases) == len(methods)
+    for phase in phases:
+        method = said["methods"][phase["method"]]
+        ratio = sum(method[key] for key in ("planned", "kept", "scratch")) / phase["program"]["memory"]["kept"]
+        assert 0.8 < ratio < 1.25, (phase["method"], ratio, method, phase["program"]["memory"])
 
 
 def test_variants_are_rows_of_one_table(etbuild: Run) -> None:

@@ -56,13 +56,18 @@ class Square(nn.Module):
         return (x * x).mean(-1, keepdim=True).sqrt()
 
 class Overflowing(nn.Module):
+    scale = 1000
+
     def __init__(self):
         super().__init__()
         self.square, self.out = Square(), nn.Linear(16, 4)
 
     def forward(self, x):
-        y = x * 1000
-        return self.out(y / (self.square(y) + 1e-12))
+        y = x * self.scale
+        return self.out(y / (self.square(y) + 1e-4))
+
+class Underflowing(Overflowing):
+    scale = 0.0001
 
 class Several(nn.Module):
     def __init__(self):
@@ -171,13 +176,16 @@ def test_a_recurrent_model_has_float32_states_at_its_edges(build: Build) -> None
     assert re.search("computes in float16: SQNR [0-9.]+ dB", made.err)
 
 
-def test_an_overflow_is_an_error_with_its_line_until_its_module_is_kept(build: Build) -> None:
-    made = build(manifest("Overflowing", ONE, "{compute: float16}"), model=MODEL)
+@pytest.mark.parametrize(("name", "kind"), [("Overflowing", "overflow"), ("Underflowing", "underflow")])
+def test_what_leaves_the_range_is_an_error_with_its_line_until_its_module_is_kept(
+    name: str, kind: str, build: Build
+) -> None:
+    made = build(manifest(name, ONE, "{compute: float16}"), model=MODEL)
     assert made.code == 1
-    assert "the first overflow is in `aten.mul.Tensor`" in made.err
+    assert f"the first {kind} is in `aten.mul.Tensor`" in made.err
     assert "return (x * x).mean(-1, keepdim=True).sqrt()" in made.err
     assert "`keep: {modules: [square]}`" in made.err
-    kept = build(manifest("Overflowing", ONE, "{compute: float16, keep: {modules: [square]}}"), model=MODEL)
+    kept = build(manifest(name, ONE, "{compute: float16, keep: {modules: [square]}}"), model=MODEL)
     assert kept.code == 0, kept.err
 
 
@@ -306,6 +314,24 @@ def test_an_operator_with_a_number_that_16_bits_cannot_hold_is_right() -> None:
         lambda self, x, m: (x * 2).masked_fill(m, -1000000).softmax(-1), torch.tensor([[True] * 2 + [False] * 2])
     )
     assert dtypes(filled, "masked_fill") == {torch.float16}
+
+
+def test_a_mask_that_a_kernel_reads_as_float32_stays_float32() -> None:
+    from executorch.extension.llm.custom_ops import custom_ops
+
+    assert custom_ops
+
+    def forward(self: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        mask = torch.full((3, 3), torch.finfo(torch.float32).min).triu(1)
+        return torch.ops.llama.custom_sdpa(q, k, v, 0, mask, 0.0, False)
+
+    inputs = [*torch.rand(3, 1, 3, 2, 4).unbind()]
+    module = Net(forward)
+    program = converted(module, *inputs)
+    assert dtypes(program, "custom_sdpa") == {torch.float16}
+    (attention,) = (each for each in program.graph.nodes if "custom_sdpa" in str(each.target))
+    assert attention.args[4].meta["val"].dtype == torch.float32
+    torch.testing.assert_close(program.module()(*inputs), module(*inputs), rtol=1e-2, atol=1e-2)
 
 
 def test_an_operator_that_cannot_be_tried_on_zeros_stays_float32() -> None:

@@ -95,6 +95,53 @@ def test_an_embedding_is_that_of_sentence_transformers(name: str, shared_directo
     assert max(float(one @ other.T) for one, other in itertools.pairwise(expected)) < 0.999
 
 
+def padded(texts: list[torch.Tensor], left: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """Texts of different lengths as one batch, and its mask."""
+    rows, mask = torch.full((len(texts), LONGEST), _OF_TEXT["pad_token_id"]), torch.zeros(len(texts), LONGEST).long()
+    for row, text in enumerate(texts):
+        place = slice(LONGEST - text.shape[1], None) if left else slice(text.shape[1])
+        rows[row, place], mask[row, place] = text[0], 1
+    return rows, mask
+
+
+TEXTS = [2 + tokens(length, VOCABULARY - 2, seed=length) for length in _LENGTHS]  # without the token of padding
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls", "last"])
+@pytest.mark.parametrize("name", EMBEDDERS)
+def test_each_row_of_a_batch_is_that_of_a_call_with_only_its_text(name: str, pooling: str) -> None:
+    made, huggingface = embedder(name)
+    wanted = HuggingFace(model_class="AutoModel", **{**huggingface, "pooling": pooling})
+    created: Any = module.create(ModuleSource(huggingface=wanted), StepContext(Inputs())).eval()
+    created.load_state_dict(made.state_dict())
+    expected = torch.cat([pooled(made, text, pooling) for text in TEXTS])
+    # Encoders number their positions from the first place; what a decoder computes does not depend on that.
+    for left in (False, True) if name == "qwen3" else (False,):
+        rows, mask = padded(TEXTS, left)
+        with torch.no_grad():
+            (actual,) = created(input_ids=rows, attention_mask=mask)
+        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["bert", "roberta", "qwen3"])
+def test_a_program_takes_several_texts_in_a_call(name: str, shared_directory: Path, tmp_path: Path) -> None:
+    made, huggingface = embedder(name)
+    example = {"shape": [3, 8], "dtype": "int64", "fill": "ones"}
+    dims = [{"dim": "texts", "min": 1, "max": 8}, {"dim": "seq", "min": 1, "max": LONGEST}]
+    names = ("input_ids", "attention_mask")
+    forward = {"example_kwargs": dict.fromkeys(names, example), "dynamic_kwargs_shapes": dict.fromkeys(names, dims)}
+    program = single_calls.program(
+        shared_directory / f"batches-{name}",
+        lambda folder: single_calls.folder_of(made, folder, huggingface, methods={"forward": forward}),
+    )
+    batches = [TEXTS, TEXTS[:1], TEXTS[1:3]]
+    [outputs] = run(program, [[("forward", [*padded(texts, left=False)]) for texts in batches]], tmp_path)
+    for (actual,), texts in zip(outputs, batches, strict=True):
+        expected = torch.cat([pooled(made, text, huggingface["pooling"]) for text in texts])
+        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
+
+
 DENSE: list[tuple[dict[str, Any], dict[str, tuple[int, ...]]]] = [
     ({"in_features": 32, "out_features": 48}, {"linear.weight": (48, 32), "linear.bias": (48,)}),
     (
@@ -372,7 +419,6 @@ def test_the_views_of_a_dynamic_sound_fit_into_memory(build: Build) -> None:
 _T5 = {"model_type": "t5", "vocab_size": 32, "d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2}
 _FEATURES = {"task": "feature-extraction", "max_source_length": 8}
 _LAYER = {"in_features": 8, "out_features": 4}
-_MASKED = {"example_inputs": [{"shape": [1, 8], "dtype": "int64"}, {"shape": [1, 8], "dtype": "int64", "fill": "ones"}]}
 
 
 @pytest.mark.parametrize(
@@ -434,11 +480,6 @@ _MASKED = {"example_inputs": [{"shape": [1, 8], "dtype": "int64"}, {"shape": [1,
             {**_FEATURES, "dense": [{**_LAYER, "activation": "Softly"}], "config": {"model_type": "bert", **_OF_TEXT}},
             None,
             "torch.nn has no activation `Softly` without arguments\n    such as Tanh or Identity",
-        ),
-        (
-            {**_FEATURES, "pooling": "mean", "config": {"model_type": "bert", **_OF_TEXT}},
-            {"forward": _MASKED},
-            "`forward` takes no mask of padding\n    give it tokens only, or write `pooling: none`",
         ),
     ],
 )

@@ -39,6 +39,10 @@ _TOWERS: dict[str, dict[str, Any]] = {
         "projection_dim": 16,
     },
     "siglip": {"text_config": {**_TEXT, "projection_size": 32}, "vision_config": IMAGE},
+    "siglip2": {
+        "text_config": {**_TEXT, "projection_size": 32},
+        "vision_config": {**{key: IMAGE[key] for key in IMAGE if key != "image_size"}, "num_patches": 16},
+    },
 }
 
 
@@ -66,13 +70,21 @@ def test_texts_are_compared_with_an_image(family: str, tmp_path: Path) -> None:
     wanted = {"task": "zero-shot-image-classification", "config": config, "max_source_length": 38}
     program = _program(tmp_path / "program", made, wanted)
     image, texts = _numbers(1, 3, 32, 32), [tokens(9, VOCABULARY, seed=seed) for seed in (1, 2, 3)]
+    given = {"pixel_values": image} if family != "siglip2" else _patches(image)
     with torch.no_grad():
-        expected = made(input_ids=torch.cat(texts), pixel_values=image, return_dict=True)
+        expected = made(input_ids=torch.cat(texts), **given, return_dict=True)
     vectors = [[expected.image_embeds], *([each[None]] for each in expected.text_embeds)]
     calls = [("image_encoder", [image]), *(("text_encoder", [text]) for text in texts)]
     compared = ("scores", [expected.image_embeds, expected.text_embeds])
     [found] = run(program, [[*calls, compared]], tmp_path)
     _check(found, [*vectors, [expected.logits_per_image]])
+
+
+def _patches(image: torch.Tensor) -> dict[str, torch.Tensor]:
+    """The patches of 8 x 8 pixels of an image of 32 x 32, as SigLIP 2's processor makes them."""
+    patches = image[0].reshape(3, 4, 8, 4, 8).permute(1, 3, 2, 4, 0).reshape(1, 16, -1)
+    shapes = {"pixel_attention_mask": torch.ones((1, 16), dtype=torch.int32), "spatial_shapes": torch.tensor([[4, 4]])}
+    return {"pixel_values": patches, **shapes}
 
 
 _FINDERS = ("owlvit", "owlv2")

@@ -35,7 +35,8 @@ def plan_of(path: Path, **more: Any) -> Plan:
 def reported(plan: Plan, artifacts: Any = (), **method: Any) -> Reported:
     """A program with one method."""
     facts = {"inputs": [IMAGE], "outputs": [SCORES], "delegates": {}, "operators": {}, "memory": [64], **method}
-    lowering: Any = {"artifacts": [*artifacts], "program": {"methods": dict.fromkeys(plan.methods, facts)}}
+    program = {"methods": dict.fromkeys(plan.methods, facts)}
+    lowering: Any = {"artifacts": [*artifacts], "program": program, "constant_methods": {}}
     inputs: Any = SimpleNamespace()
     return Reported(plan, inputs, {}, lowering, Path())
 

@@ -44,6 +44,7 @@ KNOWN_OLD = {
     "measured: fuzz",
     "measured: faults",
     "docs/kernels.md: 9180737f4b",
+    "docs/scale.md: 15e640229f",
     "docs/scale.md: bed968fbb8",
     "docs/upstream.md: 4edd346f21",
     "docs/worker.md: 2e7c8d5458",

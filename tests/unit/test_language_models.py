@@ -13,7 +13,7 @@ from etbuild import plugins
 from etbuild.cli.main import main
 from etbuild.errors import InputError
 from etbuild.key.declared import Inputs
-from etbuild.manifest import validate
+from etbuild.manifest import plugin_sections, validate
 from etbuild.plan.part import Part
 from etbuild.plan.plan import Plan, from_manifest
 from etbuild.plan.step_plans import read_plan
@@ -55,6 +55,28 @@ def test_a_method_decode_takes_one_token(tmp_path: Path) -> None:
     assert as_json(methods["decode"])["dynamic_shapes"] == [None, None]
     assert as_json(methods["decode"])["example_inputs"][0]["shape"] == [1, 1]
     assert as_json(methods["prefill"])["dynamic_shapes"][0][1]["max"] == 64
+
+
+def test_a_cache_of_the_caller_has_static_shapes_and_a_method_for_one_token(tmp_path: Path) -> None:
+    methods = planned(tmp_path, wanted(kind="external", max_seq_length=16)).methods
+    assert [*methods] == ["decode", "forward"]
+    for name, length in (("forward", 16), ("decode", 1)):
+        tokens, positions, caches = as_json(methods[name])["example_inputs"]
+        assert tokens["shape"] == positions["shape"] == [1, length]
+        assert caches == {"of_model": "caches", "length": length}
+        assert not any(as_json(methods[name])["dynamic_shapes"])
+
+
+def test_planning_a_cache_of_the_caller_needs_what_reports_its_names(tmp_path: Path) -> None:
+    assert "interface" in planned(tmp_path, wanted(kind="external")).report_parts
+    assert "etplugins.applications" in plugin_sections.needed(validate.load(tmp_path / "model.yaml").data)
+
+
+@pytest.mark.parametrize("cache", [{}, {"kind": "external"}])
+def test_a_method_verify_returns_all_scores(tmp_path: Path, cache: dict[str, Any]) -> None:
+    plan = planned(tmp_path, wanted(**cache), methods={"forward": {}, "verify": {}})
+    forward, verify = (as_json(plan.methods[name]) for name in ("forward", "verify"))
+    assert verify == {**forward, "entry": "verify"}
 
 
 def test_an_encoder_and_a_decoder_are_two_methods(tmp_path: Path) -> None:
@@ -229,6 +251,8 @@ def test_the_runner_gets_the_file_of_the_tokenizer_that_it_reads(names: list[str
     [
         ([], "there is no PROMPT"),
         (["text", "--system", "be nice"], "`--system` goes with `--chat`"),
+        (["text", "--shorten"], "`--shorten` goes with `--chat`"),
+        (["--chat", "--tools", "none.json"], "--tools: none.json cannot be read: No such file or directory"),
         (
             ["--chat"],
             "`tokenizer` names no file with a chat template\n    add chat_template.jinja, or the tokenizer_conf",

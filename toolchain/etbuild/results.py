@@ -248,12 +248,13 @@ GRAPH_NOTES = "etbuild_graph"
 
 class MethodGraph(TypedDict):
     """The graph of a lowered method, for people. `nodes` are in the order in which they run. `edges` has those of the
-    inputs and of the outputs, each None if it is no integer of a quantized method."""
+    inputs and of the outputs, each None if it is no integer of a quantized method. `estimates` are by delegate."""
 
     nodes: list[GraphNode]
     blocks: list[GraphBlock]
     weights: list[GraphWeight]
     edges: NotRequired[Edges]
+    estimates: NotRequired[dict[str, dict[str, float]]]
 
 
 class PlannedTensor(TypedDict):

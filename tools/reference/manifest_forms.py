@@ -230,6 +230,8 @@ class Checks(Part):
         prompts: For `etbuild test`: prompts that the program of a language model answers as in an application, what the
             answers have to contain, and for which part of the prompts eager PyTorch answers with the same tokens. For
             example `{file: prompts.jsonl, min_same_choice: 0.9}`.
+        vela: The most that Vela may estimate for methods with `ethos-u`. For example `{cycles: 200000, sram_bytes:
+            {decode: 120000}}`.
     """
 
     max_program_bytes: kinds.Bytes | None = None
@@ -251,6 +253,7 @@ class Checks(Part):
     )
     text: Annotated[Part, PluginKeys("checks.text")] | None = None
     prompts: Annotated[Part, PluginKeys("checks.prompts")] | None = None
+    vela: Annotated[Part, PluginKeys("checks.vela")] | None = None
 
 
 class Parameter(Part, definition="parameter"):

@@ -130,8 +130,8 @@ def _facts(edge: EdgeProgramManager, method: str, lower_plan: MethodPlan, digest
     graph, readers = method_graph.describe(program), weight_readers(program, digests, lower_plan.used_backends)
     notes = dtypes.notes_on_left_out(lower_plan, edge, method)
     counts = operator_counts(program)
-    for delegate in sorted(counts["delegated"].keys() & plugins.group("delegate_note").keys()):
-        notes += plugins.load("delegate_note", delegate)(method, program)
+    for delegate in sorted(counts["delegated"].keys() & plugins.group("delegate_estimate").keys()):
+        graph.setdefault("estimates", {})[delegate] = plugins.load("delegate_estimate", delegate)(program)
     return MethodFacts(counts, graph, readers, _tagged(program, digests), _trained(program), None, [], notes)
 
 

@@ -21,7 +21,7 @@ _PLACES = (
     *("model.huggingface", "model.adapters", "methods.*.adapter", "defaults.quantize", "methods.*.quantize", "recipe"),
     *("for", "metadata", "samples", "methods.*.samples", "methods.*.io", "checks.agreement", "tokenizer"),
     *("tests", "checks.compare", "checks.max_error", "checks.metric", "checks.min_sqnr", "checks.text", "qualify"),
-    *("model.dtype.compute", "checks.prompts"),
+    *("model.dtype.compute", "checks.prompts", "checks.vela"),
 )
 """The places that plug-ins give their meaning."""
 

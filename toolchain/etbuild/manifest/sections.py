@@ -225,6 +225,7 @@ class Checks(TypedDict, total=False):
     metric: Any | list[Any]
     text: Any
     prompts: Any
+    vela: Any
 
 
 Manifest = TypedDict(

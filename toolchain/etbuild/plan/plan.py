@@ -152,9 +152,10 @@ class Plan(Lowered):
         """What plug-ins add to the report."""
         quantized = any(method.quantize for method in self.methods.values())
         described = {"inputs", "outputs"} & (self.metadata or {}).keys()
-        asked = {"quantization": quantized, "tokenizer": self.tokenizer, "interface": described}
-        asked["precision"] = self.model.precision
-        return [part for part, is_asked in {**asked, "applications": self.applications}.items() if is_asked]
+        asked: dict[str, object] = {"quantization": quantized, "tokenizer": self.tokenizer, "interface": described}
+        asked |= {"precision": self.model.precision, "applications": self.applications}
+        of_backends = sorted(self.used_backends.keys() & plugins.group("report_part").keys())
+        return [*(part for part, is_asked in asked.items() if is_asked), *of_backends]
 
     @property
     def _provided(self) -> list[tuple[str, str]]:

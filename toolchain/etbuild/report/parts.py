@@ -12,7 +12,7 @@ from etbuild.errors import Problem
 from etbuild.files.writing import Artifact
 from etbuild.inputs.given import Given
 from etbuild.plan.plan import Plan
-from etbuild.results import LoweringFacts
+from etbuild.results import CheckResult, LoweringFacts
 
 
 @dataclass(frozen=True)
@@ -43,12 +43,14 @@ class Added:
         notes: Notes to print.
         content: Keys of the report.
         indexed: Those of these keys that the index has too.
+        checks: What was measured for checks of the manifest, which all hold.
     """
 
     files: Sequence[Artifact] = ()
     notes: Sequence[Problem] = ()
     content: Mapping[str, object] = field(default_factory=dict)
     indexed: tuple[str, ...] = ()
+    checks: Sequence[CheckResult] = ()
 
 
 class Part(Protocol):

@@ -26,10 +26,7 @@ def check_and_report(
     directory: Path,
     lines: SourceLines = NO_LINES,
 ) -> list[Artifact]:
-    """Checks a lowered program, and writes the report and the index. Prints a note about each
-    suspicious finding.
-
-    If the manifest forbids the finding, it is an error instead.
+    """Checks a lowered program, and writes the report and the index. Prints suspicious findings that are no errors.
 
     Args:
         plan: The plan.
@@ -46,6 +43,7 @@ def check_and_report(
     """
     measured = checks.measure(plan, lowering, lines)
     parts = added(Reported(plan, inputs, described["data"], lowering, directory))
+    measured += [check for part in parts for check in part.checks]
     problems = [
         *map(Problem, lowering["notes"]),
         *checks.notes(plan, lowering, lines),

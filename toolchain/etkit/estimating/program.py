@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from etbuild.emit.shared_buffers import ARENA
+from etbuild.lower.blobs import Blob
 from etkit.inspection.details import LargeTensor, large_tensors
 
 if TYPE_CHECKING:
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from etbuild.emit.emitted import Emitted
     from etbuild.results import LoweringFacts, MemoryPlan
 
+Kept = tuple[int, int]
+"""What the delegates of a method keep, and the memory that they compute in, in bytes."""
+
 
 @dataclass(frozen=True)
 class Method:
@@ -24,7 +28,8 @@ class Method:
     Attributes:
         planned: The bytes of its planned memory, with those that methods share.
         state: The bytes among them that hold buffers from call to call, such as a cache.
-        kept: The bytes of weights that its delegates keep in a form of their own.
+        kept: The bytes that its delegates keep: weights in a form of their own, and tables.
+        scratch: The bytes of memory that its delegates compute in, one after the other.
         call: The size of the second dimension of its first input, at most: for a decoder, the tokens of a call.
         largest: The tensors that make its planned memory large.
     """
@@ -32,6 +37,7 @@ class Method:
     planned: int
     state: int
     kept: int
+    scratch: int = 0
     call: int = 0
     largest: tuple[LargeTensor, ...] = ()
 
@@ -69,8 +75,9 @@ class Program:
 
     @property
     def kept(self) -> int:
-        """The bytes that delegates keep, of all methods together."""
-        return sum(each.kept for each in self.methods.values())
+        """The bytes that delegates keep, of all methods together. They compute in the same memory."""
+        methods = self.methods.values()
+        return sum(each.kept for each in methods) + max((each.scratch for each in methods), default=0)
 
     @property
     def resident(self) -> int:
@@ -79,14 +86,14 @@ class Program:
 
 
 def described(
-    plans: Iterable[ExecutionPlan], files: Mapping[str, int], kept: Mapping[str, int], shares: bool
+    plans: Iterable[ExecutionPlan], files: Mapping[str, int], kept: Mapping[str, Kept], shares: bool
 ) -> Program:
     """Describes a program.
 
     Args:
         plans: The execution plans of its methods, and of its constant methods.
         files: The bytes of its files, by name.
-        kept: The bytes that the delegates of each method keep, by method.
+        kept: What the delegates of each method keep, by method.
         shares: Whether methods share the buffers that they write to.
     """
     from etbuild.files import instructions
@@ -99,7 +106,7 @@ def described(
         memory = instructions.memory_plan(plan)
         shared = max(shared, sizes[ARENA] if shares and len(sizes) > ARENA else 0)
         largest = tuple(large_tensors(memory, plan))
-        found[plan.name] = Method(sum(sizes[1:]), _state(memory), kept[plan.name], _call(plan), largest)
+        found[plan.name] = Method(sum(sizes[1:]), _state(memory), *kept[plan.name], _call(plan), largest)
     return Program(files, found, shared)
 
 
@@ -127,17 +134,20 @@ def _state(memory: MemoryPlan) -> int:
     return total
 
 
-def kept_by_delegates(parts: Iterable[Emitted]) -> dict[str, int]:
-    """The bytes of weights that the delegates of each method get, by method: they keep them in a form of their own."""
-    found = dict[str, dict[str, int]]()
+def kept_by_delegates(parts: Iterable[Emitted]) -> dict[str, Kept]:
+    """What the delegates of each method keep, by method, with the weights that they get."""
+    weights, found = dict[str, dict[str, int]](), dict[str, Kept]()
     for part in parts:
-        found.update({name: {} for name in part.facts})
+        weights.update({name: {} for name in part.facts})
         for key, request in part.requests:
-            found[request.method][key] = len(request.data.content)
-    return {name: sum(sizes.values()) for name, sizes in found.items()}
+            weights[request.method][key] = len(request.data.content)
+        for plan in part.plans:
+            if plan.name in weights:
+                found[plan.name] = _kept(plan, part.delegates, sum(weights[plan.name].values()))
+    return found
 
 
-def kept_of_file(file: PTEFile, methods: Collection[str], facts: LoweringFacts) -> dict[str, int]:
+def kept_of_file(file: PTEFile, methods: Collection[str], facts: LoweringFacts) -> dict[str, Kept]:
     """The same, of a program that was written: the named data, in any of its files, whose keys its delegates contain.
 
     Args:
@@ -148,10 +158,19 @@ def kept_of_file(file: PTEFile, methods: Collection[str], facts: LoweringFacts) 
     sizes = dict(facts["program"]["bytes"]["named_data"])
     for of_tag in facts["named_data"].values():
         sizes.update(of_tag)
-    found = dict.fromkeys(methods, 0)
+    found, blobs = dict[str, Kept](), [Blob(each.data) for each in file.program.backend_delegate_data]
     for plan in file.program.execution_plan:
-        compiled = [file.program.backend_delegate_data[each.processed.index].data for each in plan.delegates]
-        if plan.name in found:
+        if plan.name in methods:
+            compiled = [blobs[each.processed.index].content for each in plan.delegates]
             keys = [key for key in sizes if any(key.encode() in each for each in compiled)]
-            found[plan.name] = sum(sizes[key] for key in keys)
+            found[plan.name] = _kept(plan, blobs, sum(sizes[key] for key in keys))
     return found
+
+
+def _kept(plan: ExecutionPlan, blobs: Sequence[Blob], weights: int) -> Kept:
+    from etkit.estimating import xnnpack
+
+    compiled = [blobs[each.processed.index].content for each in plan.delegates if each.id == xnnpack.DELEGATE]
+    graphs = [xnnpack.graph(bytes(each)) for each in compiled]
+    tables = sum(xnnpack.tables(each) for each in graphs)
+    return weights + tables, xnnpack.workspaces(xnnpack.workspace(each) for each in graphs)

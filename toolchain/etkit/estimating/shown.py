@@ -69,6 +69,7 @@ def _as_json(estimate: Estimate, room: Limit) -> dict[str, Any]:
                 "planned": method.planned,
                 "state": method.state,
                 "kept": method.kept,
+                "scratch": method.scratch,
                 "largest": [{"tensor": each.shape, "bytes": each.bytes, "of": each.of} for each in method.largest],
             }
             for name, method in program.methods.items()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -18,7 +19,8 @@ _READ = ("colors", "layout", "mean", "deviation")
 
 
 def report(program: Reported) -> Added:
-    """The inputs and outputs of each described method, in the program's report and in its index.
+    """The inputs and outputs of each described method, in the program's report and in its index. A program may say the
+    names itself, with the constant methods `get_input_names` and `get_output_names`, JSON arrays.
 
     Raises:
         CheckError: The program has other inputs or outputs than the manifest describes. The error lists all of them.
@@ -28,10 +30,11 @@ def report(program: Reported) -> Added:
     problems: list[Problem] = []
     described: dict[str, dict[str, list[dict[str, Any]]]] = {}
     for side in ("inputs", "outputs"):
-        for method, entries in by_method(metadata.get(side), program.plan.methods).items():
+        written = by_method(metadata.get(side), program.plan.methods)
+        for method, entries in {**_named(program, methods, side), **written}.items():
             values = _values(methods[method], side)
             of_manifest: DocumentPath = ("metadata", side)
-            path = (*of_manifest, method) if isinstance(metadata[side], dict) else of_manifest
+            path = (*of_manifest, method) if isinstance(metadata.get(side), dict) else of_manifest
             problems += _problems(entries, values, side, method, path)
             described.setdefault(method, {})[side] = [
                 {**entry, **_facts(value)} for entry, value in zip(entries, values, strict=False)
@@ -41,6 +44,18 @@ def report(program: Reported) -> Added:
     for method, sides in described.items():
         _add_reading(sides.get("inputs", []), program.plan.methods[method].samples)
     return Added(content={"interface": described}, indexed=("interface",))
+
+
+def _named(program: Reported, methods: Mapping[str, ProgramMethod], side: str) -> dict[str, list[Described]]:
+    """The names that a program says, for each method that has as many inputs or outputs."""
+    try:
+        names = json.loads(str(program.lowering["constant_methods"].get(f"get_{side[:-1]}_names")))
+    except ValueError:  # the constant of a user may be another text
+        names = None
+    if not isinstance(names, list):
+        return {}
+    found = {name: _values(methods[name], side) for name in program.plan.methods}
+    return {method: [{"name": str(name)} for name in names] for method in found if len(found[method]) == len(names)}
 
 
 def _values(method: ProgramMethod, side: str) -> list[Value]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,8 +16,12 @@ from etbuild.surroundings.library_output import shown_if_it_fails
 _OWN = "Of_Manifest"
 _SECTIONS = {"system_config": "System_Config", "memory_mode": "Memory_Mode"}
 _OUTPUT, _CONFIG = "--output-dir=", "--config="
-_SUMS = {"on_chip_flash": "on-chip flash", "off_chip_flash": "flash"}
-_LARGEST = {"sram": "SRAM", "dram": "DRAM"}
+_MEMORIES: dict[str, tuple[tuple[str, ...], Callable[[Iterator[float]], float]]] = {
+    "sram_bytes": (("sram",), lambda sizes: max(sizes, default=0.0)),
+    "dram_bytes": (("dram",), lambda sizes: max(sizes, default=0.0)),
+    "flash_bytes": (("on_chip_flash", "off_chip_flash"), sum),
+}
+"""The areas of Vela's summary, and how those of several delegates count together: they run one after the other."""
 _files: dict[str, str] = {}
 """The content of files of configurations, by their names for Vela."""
 _summaries: dict[str, Mapping[str, str]] = {}
@@ -69,22 +73,21 @@ def watched() -> Iterator[None]:
         yield
 
 
-def notes(method: str, program: Any) -> list[str]:
-    """A note with what Vela estimates for the delegates of a method, of which this is the lowered `ExportedProgram`."""
+def estimates(program: Any) -> dict[str, float]:
+    """What Vela estimates for the delegates of a method, of which this is the lowered `ExportedProgram`, by keys of
+    `checks.vela`, with the number of `delegates` and the clock in `hertz`."""
     from etbuild.lower.named_data import delegates
 
     compiled = [_digest(each.processed_bytes) for each in delegates(program.graph_module)]
     found = [_summaries[each] for each in compiled if each in _summaries]
-    if not found:
-        return []
-    clock, cycles = float(found[0]["core_clock"]), sum(float(each["cycles_total"]) for each in found)
-    parts = [f"{cycles:,.0f} cycles ({1000 * cycles / clock:,.2f} ms at {clock / 1e6:,.0f} MHz)"]
-    for areas, together in ((_LARGEST, max), (_SUMS, sum)):
-        for area, shown in areas.items():
-            if size := together(float(each[f"{area}_memory_used"]) for each in found):
-                parts.append(f"{size:,.1f} KiB of {shown}")
-    several = f" for {len(found)} delegates" if len(found) > 1 else ""
-    return [f"Vela's estimate of `{method}`{several}: {', '.join(parts)}"]
+    clock = max((float(each["core_clock"]) for each in found), default=1.0)
+    cycles = sum(float(each["cycles_total"]) for each in found)
+    sizes = {key: together(_bytes(each, areas) for each in found) for key, (areas, together) in _MEMORIES.items()}
+    return {"delegates": len(found), "hertz": clock, "cycles": cycles, "milliseconds": 1000 * cycles / clock, **sizes}
+
+
+def _bytes(summary: Mapping[str, str], areas: Sequence[str]) -> float:
+    return sum(1024 * float(summary[f"{area}_memory_used"]) for area in areas)
 
 
 def _with_files(arguments: list[str], directory: Path) -> list[str]:

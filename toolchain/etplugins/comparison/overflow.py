@@ -1,9 +1,9 @@
-"""Finds the operator at which a method that computes in 16-bit floats overflows."""
+"""Finds the operator at which a method that computes in 16-bit floats leaves their range."""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -24,14 +24,16 @@ def first(
     weights: Mapping[str, torch.Tensor],
     leaves: Sequence[Any],
     state: Mapping[str, torch.Tensor] | None = None,
+    kind: str = "overflow",
 ) -> Node | None:
-    """The first operator of a call that makes NaN or an infinity where float32 has a number; None if there is none.
+    """The first operator of a call whose result leaves the range; None if there is none.
 
     Args:
         program: The method. It writes to no operand.
         weights: The weights that it does not hold itself, by name.
         leaves: The inputs, in the order of the method.
         state: Its buffers before the call; None for those with which it begins.
+        kind: How it leaves the range: "overflow" or "underflow".
     """
     before = {**buffers(program, weights.keys()), **{name: each.clone() for name, each in (state or {}).items()}}
     graph = Graph(program, before, weights)
@@ -48,22 +50,23 @@ def first(
                 values[node] = (operator.attrgetter(node.target)(program.graph_module),) * 2
             else:
                 values[node] = _called(node, values)
-                if _overflows(*values[node]):
+                if _any(_KINDS[kind], *values[node]):
                     return node
             for each in step.forgets:
                 del values[each]
     return None
 
 
-def described(node: Node, method: str, lines: SourceLines) -> str:
-    """A text for people: the operator, its line, and what to write."""
+def described(node: Node, method: str, lines: SourceLines, kind: str = "overflow") -> str:
+    """A text for people: the operator, its line, and what to write. `kind` is as in `first`."""
     line = shown(lines.of_node(method, first_name(node)))
     is_cast = node.target is torch.ops.aten._to_copy.default and node.users
     kept = next(iter(node.users)) if is_cast else node  # what reads a large number has to stay in float32 too
     layer = [path for path, _ in (kept.meta.get("nn_module_stack") or {}).values() if path]
     keep = f"modules: [{layer[-1]}]" if layer else f"layers: [{operator_name(kept)}]"
-    what, ranges = f"`{node.target}` (node `{node.name}`)", "`ranges` in `checks.compare` make inputs smaller"
-    way = f"`keep: {{{keep}}}` computes it in float32; if the inputs are never so large, {ranges}"
+    what = f"`{node.target}` (node `{node.name}`)"
+    way, ranges = f"`keep: {{{keep}}}` computes it in float32", "`ranges` in `checks.compare` make inputs smaller"
+    way += f"; if the inputs are never so large, {ranges}" if kind == "overflow" else ""
     return "\n".join([what, *(line or "").splitlines(), way])
 
 
@@ -81,12 +84,24 @@ def _widened(value: Any) -> Any:
     return torch.float32 if isinstance(value, torch.dtype) and value in _NARROW else value
 
 
-def _overflows(narrow: Any, wide: Any) -> bool:
+def _any(lost: Callable[[torch.Tensor, torch.Tensor], bool], narrow: Any, wide: Any) -> bool:
     pairs = zip(pytree.tree_leaves(narrow), pytree.tree_leaves(wide), strict=True)
     return any(
-        isinstance(one, torch.Tensor)
-        and one.dtype in _NARROW
-        and one.shape == other.shape
-        and bool((~one.isfinite() & other.isfinite()).any())
+        isinstance(one, torch.Tensor) and one.dtype in _NARROW and one.shape == other.shape and lost(one, other)
         for one, other in pairs
     )
+
+
+def _overflows(narrow: torch.Tensor, wide: torch.Tensor) -> bool:
+    """Whether there is NaN or an infinity where float32 has a number."""
+    return bool((~narrow.isfinite() & wide.isfinite()).any())
+
+
+def _underflows(narrow: torch.Tensor, wide: torch.Tensor) -> bool:
+    """Whether most numbers but zero are too small: more than a half of each is lost."""
+    sizes = wide.abs()
+    is_lost = (sizes < torch.finfo(narrow.dtype).smallest_normal) & ((narrow.float() - wide).abs() > sizes / 2)
+    return int(is_lost.sum()) > int((sizes > 0).sum()) / 2
+
+
+_KINDS = {"overflow": _overflows, "underflow": _underflows}

@@ -26,7 +26,7 @@ from etplugins.comparison.witness import (
     MORE_OR_LESS,
     Witness,
     allow_fast_products,
-    overflowing,
+    out_of_range,
     witnesses,
     write_calls,
 )
@@ -406,7 +406,7 @@ def _where(job: LoweringJob[ComparePlan], method: ComparedMethod, wrong: Wrong, 
     from etbuild.inputs.source_lines import first_name, shown
     from etplugins.comparison.graph import is_quantized
 
-    if (overflows := overflowing(job, method, wrong)) is not None:
+    if (overflows := out_of_range(job, method, wrong, "overflow")) is not None:
         return overflows
     if wrong.overflows is not None:
         (node,) = (each for each in method.program.graph.nodes if each.name == wrong.overflows)

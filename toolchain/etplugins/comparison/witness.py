@@ -287,18 +287,20 @@ def _problem(known: _Known, eager: Mapping[str, EagerMethod], wrong: Wrong, *, s
         where = None
     elif search:
         (method,), _ = known.exported.methods([wrong.method], whole=True)
-        where = overflowing(known.job, method, wrong) or _where(known.job, method.program, eager[wrong.method], wrong)
+        where = out_of_range(known.job, method, wrong, "overflow", "underflow")
+        where = where or _where(known.job, method.program, eager[wrong.method], wrong)
     return Problem(wrong.problem, ("methods", wrong.method), hints(where, MORE_OR_LESS))
 
 
-def overflowing(job: LoweringJob[ComparePlan], method: ComparedMethod, wrong: Wrong) -> str | None:
-    """A text for people that says where a method overflows that computes in 16-bit floats; None if it does not."""
+def out_of_range(job: LoweringJob[ComparePlan], method: ComparedMethod, wrong: Wrong, *kinds: str) -> str | None:
+    """A text for people that says where a method leaves the range of 16-bit floats, in the first of these ways:
+    "overflow" or "underflow". None if it does not, or computes in float32."""
     from etplugins.comparison import overflow
 
-    node = overflow.first(method.program, method.weights, wrong.leaves, wrong.state) if method.converted else None
-    return (
-        None if node is None else f"the first overflow is in {overflow.described(node, method.name, job.export.lines)}"
-    )
+    for kind in kinds if method.converted else ():
+        if (node := overflow.first(method.program, method.weights, wrong.leaves, wrong.state, kind)) is not None:
+            return f"the first {kind} is in {overflow.described(node, method.name, job.export.lines, kind)}"
+    return None
 
 
 def _where(job: LoweringJob[ComparePlan], program: ExportedProgram, eager: EagerMethod, wrong: Wrong) -> str:

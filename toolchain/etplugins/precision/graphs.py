@@ -31,6 +31,8 @@ _OF_MODEL = (InputKind.PARAMETER, InputKind.USER_INPUT)
 _OF_NUMBERS = re.compile("number|float|Tensor")  # types of a schema's arguments that hold a scalar, and no size
 _LIMITS = ("fill", "new_full", "full", "masked_fill", "where", "scalar_tensor", "clamp", "clip", "hardtanh")
 """Begin the names of operators whose numbers are values and limits: the nearest number of the dtype does as well."""
+_FLOAT32 = {"llama::custom_sdpa": ("attn_mask",)}
+"""Arguments that an operator of ExecuTorch reads as float32, in whatever dtype it computes."""
 _MASK = 1e9  # a larger number in a buffer only has to be large
 _UNKNOWN = 2  # stands for a size that depends on values
 
@@ -111,8 +113,9 @@ class Converted:
             self.without_kernel.append(node)
             stays = True
         floats = [each for each in node.all_input_nodes if _is_float32(self._was[each])]
-        dtype = torch.float32 if stays else self._compute
+        stay = {*floats} if stays else _read_as_float32(node)
         for each in floats:
+            dtype = torch.float32 if each in stay else self._compute
             if each.meta["val"].dtype != dtype:
                 node.replace_input_with(each, self._cast(each, dtype))
         if not stays:
@@ -206,8 +209,8 @@ class Converted:
             return False
         if node.target not in self._has_kernel:
             try:
-                values = map_arg(self._in_range(node, (node.args, dict(node.kwargs))), self._was.__getitem__)
-                arguments, keywords = pytree.tree_map(self._example, values)
+                stay, given = _read_as_float32(node), self._in_range(node, (node.args, dict(node.kwargs)))
+                arguments, keywords = map_arg(given, lambda each: self._example(self._was[each], each in stay))
                 with torch.no_grad():
                     node.target(*arguments, **keywords)
             except Exception:  # noqa: BLE001 - operators raise any exception
@@ -215,13 +218,14 @@ class Converted:
             self._has_kernel.add(node.target)
         return True
 
-    def _example(self, value: Any) -> Any:
+    def _example(self, value: Any, stays: bool = False) -> Any:
+        """Zeros in the place of a tensor, in float32 if it stays so, and an integer in the place of a symbol."""
         if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
             return _UNKNOWN if value.node.hint is None else value.node.hint
         if not isinstance(value, torch.Tensor):
-            return self._number(value)
-        sizes = [self._example(each) if isinstance(each, torch.SymInt) else each for each in value.shape]
-        return torch.zeros(sizes, dtype=self._compute if value.dtype == torch.float32 else value.dtype)
+            return value
+        dtype = self._compute if value.dtype == torch.float32 and not stays else value.dtype
+        return torch.zeros([*map(self._example, value.shape)], dtype=dtype)
 
     def _restored(self, node: Node, kind: OutputKind, target: str | None) -> Node:
         """An output in the dtype that it had. Buffers are not decided yet."""
@@ -286,6 +290,15 @@ def _scalars(node: Node) -> list[int | float]:
     values = [value for each, value in given if _OF_NUMBERS.search(str(each.type))]
     leaves = pytree.tree_leaves((values, dict(node.kwargs)))
     return [each for each in leaves if isinstance(each, (int, float)) and not isinstance(each, bool)]
+
+
+def _read_as_float32(node: Node) -> set[Node]:
+    """The operands that an operator reads as float32, in whatever dtype it computes."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return set()
+    names = _FLOAT32.get(node.target._schema.name, ())
+    arguments = {each.name: value for each, value in zip(node.target._schema.arguments, node.args, strict=False)}
+    return {each for name, each in {**arguments, **node.kwargs}.items() if name in names and isinstance(each, Node)}
 
 
 def _is_limit(node: Node) -> bool:

@@ -19,6 +19,7 @@ class ClassInputs:
         generates: Whether the class writes text or other tokens.
         decodes: The names of the parameters of its `decode`, if it has one.
         needed: The names of the parameters of its `forward` that have no default.
+        loops: Whether it makes its results in a loop of its own, and not in that of all language models.
     """
 
     main: str
@@ -26,6 +27,7 @@ class ClassInputs:
     generates: bool
     decodes: tuple[str, ...] = ()
     needed: tuple[str, ...] = ()
+    loops: bool = False
 
 
 def of_class(name: str) -> ClassInputs | None:
@@ -50,6 +52,7 @@ def of_class(name: str) -> ClassInputs | None:
         model.can_generate(),
         tuple(_parameters(model.decode)) if hasattr(model, "decode") else (),
         tuple(name for name, each in parameters.items() if each.default is inspect.Parameter.empty),
+        any("generate" in vars(each) for each in model.__mro__ if each.__module__ == model.__module__),
     )
 
 

@@ -2,7 +2,8 @@
 
 The decoder's `forward` becomes `forward(input_ids, cache_position)`. `input_ids` is int64 [1, seq], and
 `cache_position`, int64 [1], is the position of the first of these tokens. `forward` returns scores: float [1, seq,
-vocabulary], or [1, vocabulary] for the last token only.
+vocabulary], or [1, vocabulary] for the last token only. `verify` is the same with the scores of all tokens. With a
+cache of the kind `external`, both have the inputs and outputs of `external_cache`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 import torch
 
 from etbuild.errors import DocumentPath, InputError
-from etplugins.transformers import decoder_inputs, position_tables, state_cache, static_cache
+from etplugins.transformers import decoder_inputs, external_cache, position_tables, state_cache, static_cache
 from etplugins.transformers.parts import DecoderCache, HuggingFace
 
 _PATH: DocumentPath = ("model", "huggingface")
@@ -26,6 +27,7 @@ Keywords = Callable[[Any, torch.Tensor, Any, torch.Tensor], dict[str, object]]
 transformers' cache, and the position of the first token, int64 [1]."""
 
 
+Scores = external_cache.Scores
 Token = Callable[[Any], torch.Tensor]
 """Takes the model, and makes an input of the new `forward` with one token."""
 
@@ -39,12 +41,15 @@ def _one_token(model: Any) -> torch.Tensor:
 
 
 def attention(config: Any, settings: HuggingFace) -> str | None:
-    """The attention that the manifest chooses; None for transformers' default, or if all layers keep only states.
+    """The attention that the manifest chooses; None for transformers' default, or if all layers keep only states. For a
+    cache of the caller, `eager` is the default: it only adds the mask, and has no operators for rows without a token.
 
     Args:
         config: The configuration of the model.
         settings: The model in the plan.
     """
+    if settings.has_external_cache:
+        return settings.attention or "eager"
     if settings.cache is None or settings.cache.kind is None or _keeps_keys(config, settings.cache):
         return settings.attention
     return None
@@ -62,8 +67,8 @@ def add(
     cache: DecoderCache,
     keywords: Keywords = _token_inputs,
     token: Token = _one_token,
-) -> Callable[..., torch.Tensor]:
-    """Adds the buffers of a cache to a decoder.
+) -> dict[str, Callable[..., Any]]:
+    """Adds a cache to a decoder: buffers, or inputs and outputs.
 
     Args:
         model: The decoder. It is changed in place.
@@ -73,7 +78,7 @@ def add(
         token: Makes an input with one token, for `keywords`.
 
     Returns:
-        The new `forward` for the class of the model.
+        The new methods for the class of the model, by name.
 
     Raises:
         InputError: The model is not a decoder with a cache, or the cache does not fit it.
@@ -82,12 +87,24 @@ def add(
     _check(model, config, cache)
     position_tables.replace(model, cache.max_length)
     inputs = decoder_inputs.find(model, config, cache.max_length, keywords is _token_inputs)
-    scored = _ScoredModel(
-        _scores(model, settings.logits, _with_inputs(keywords, inputs.names, cache.max_length)), token
-    )
-    if cache.kind is not None and _keeps_keys(model.config, cache):
-        return _add_own(model, config, cache, scored, inputs)
-    return _add_static(model, config, cache, scored, inputs.number)
+    complete = _with_inputs(keywords, inputs.names, cache.max_length)
+    scored = _ScoredModel(_scores(model, settings.logits, complete), token)
+    if cache.kind == "external":
+        given = _given_inputs(decoder_inputs.positions(model))
+        scores = {"forward": _scores(model, settings.logits, given), "verify": _scores(model, None, given)}
+        return external_cache.add(model, config, cache.max_length, scored.of_one_token(), scores)
+    is_own = cache.kind is not None and _keeps_keys(model.config, cache)
+    made = (_add_own if is_own else _add_static)(model, config, cache, scored, inputs)
+    return {"forward": made(scored.scores), "verify": made(_scores(model, None, complete))}
+
+
+def _given_inputs(positions: tuple[str, ...]) -> Keywords:
+    """The inputs of a decoder whose caller gives the cache: the positions, if it takes them, and the mask."""
+
+    def given(model: Any, tokens: torch.Tensor, cache: Any, position_ids: torch.Tensor) -> dict[str, object]:
+        return {"input_ids": tokens, **dict.fromkeys(positions, position_ids), "attention_mask": cache.mask}
+
+    return given
 
 
 def _with_inputs(keywords: Keywords, names: tuple[str, ...], length: int) -> Keywords:
@@ -121,7 +138,7 @@ def _check(model: Any, config: Any, cache: DecoderCache) -> None:
             raise InputError.at((*_CACHE, "max_length"), message, f"write {limit} or less")
 
 
-def _scores(model: Any, logits: str | None, keywords: Keywords) -> Callable[..., torch.Tensor]:
+def _scores(model: Any, logits: str | None, keywords: Keywords) -> Scores:
     """A function that calls the original `forward` of the model with a cache, and returns the scores. Raises InputError
     if the manifest wants only the scores of the last token, and the model cannot compute them."""
     original = type(model).forward
@@ -149,7 +166,7 @@ class _ScoredModel:
         token: Makes an input with one token.
     """
 
-    scores: Callable[..., torch.Tensor]
+    scores: Scores
     token: Token
 
     def of_one_token(self, attention: str | None = None) -> static_cache.Call:
@@ -164,22 +181,25 @@ class _ScoredModel:
 
 
 def _add_static(
-    model: Any, config: Any, settings: DecoderCache, scored: _ScoredModel, number: bool
-) -> Callable[..., Any]:
+    model: Any, config: Any, settings: DecoderCache, scored: _ScoredModel, inputs: decoder_inputs.DecoderInputs
+) -> Callable[[Scores], Callable[..., Any]]:
     """Adds the buffers of transformers' own static cache."""
     static_cache.add(model, config, settings.max_length, scored.of_one_token())
-    model.etbuild_cache.number_up_to = settings.max_length if number else None
+    model.etbuild_cache.number_up_to = settings.max_length if inputs.number else None
 
-    def forward(self: Any, input_ids: torch.Tensor, cache_position: torch.Tensor) -> torch.Tensor:
-        with static_cache.calling(self, cache_position) as cache:
-            return scored.scores(self, input_ids, cache, cache_position)
+    def method(scores: Scores) -> Callable[..., Any]:
+        def forward(self: Any, input_ids: torch.Tensor, cache_position: torch.Tensor) -> torch.Tensor:
+            with static_cache.calling(self, cache_position) as cache:
+                return scores(self, input_ids, cache, cache_position)
 
-    return forward
+        return forward
+
+    return method
 
 
 def _add_own(
     model: Any, config: Any, settings: DecoderCache, scored: _ScoredModel, inputs: decoder_inputs.DecoderInputs
-) -> Callable[..., Any]:
+) -> Callable[[Scores], Callable[..., Any]]:
     """Adds ExecuTorch's modules for caches. Raises InputError if the kind of the cache does not fit the model."""
     from transformers.configuration_utils import get_head_shapes
 
@@ -204,14 +224,17 @@ def _add_own(
         }
     )
 
-    def forward(self: Any, input_ids: torch.Tensor, cache_position: torch.Tensor) -> torch.Tensor:
-        stores = tuple(self.kv_caches[str(index)] if index in keyed else None for index in range(len(layers)))
-        call = custom_attention.ModelCall(cache_position, stores, ring, settings.longest_call, inputs.has_mask)
-        with custom_attention.calling(self, call) as cache:
-            cache.number_up_to = settings.max_length if inputs.number else None
-            return scored.scores(self, input_ids, cache, cache_position)
+    def method(scores: Scores) -> Callable[..., Any]:
+        def forward(self: Any, input_ids: torch.Tensor, cache_position: torch.Tensor) -> torch.Tensor:
+            stores = tuple(self.kv_caches[str(index)] if index in keyed else None for index in range(len(layers)))
+            call = custom_attention.ModelCall(cache_position, stores, ring, settings.longest_call, inputs.has_mask)
+            with custom_attention.calling(self, call) as cache:
+                cache.number_up_to = settings.max_length if inputs.number else None
+                return scores(self, input_ids, cache, cache_position)
 
-    return forward
+        return forward
+
+    return method
 
 
 def _ring(config: Any, settings: DecoderCache, has_window: bool) -> int | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from etbuild.errors import BuildError, DocumentPath
@@ -33,7 +35,7 @@ def example(model: Any, example_plan: ModelExample, path: DocumentPath) -> Any:
         action = failed(f"finding the shapes of the parts of `{type(model).__name__}`", error)
         return from_exception(error, BuildError, path, action, hints(*refused_lines.about(error), package_line(error)))
 
-    with wrap_errors(convert), undone():
+    with wrap_errors(convert), undone(), _buffers_kept(model):
         found = model.example_of_part(example_plan) if hasattr(model, "example_of_part") else None
         if found is not None:
             return found
@@ -41,3 +43,15 @@ def example(model: Any, example_plan: ModelExample, path: DocumentPath) -> Any:
             return encoder_decoder.example(model, example_plan, path)
         known = image_text if example_plan.of_model in _OF_IMAGES_AND_TEXT else single_call
         return known.example(model, example_plan, path)
+
+
+@contextmanager
+def _buffers_kept(model: Any) -> Iterator[None]:
+    """Undoes on exit what the model assigns to its buffers, such as a longer table of positions: it has no values."""
+    before = [(part._buffers, dict(part._buffers)) for part in model.modules()]
+    try:
+        yield
+    finally:
+        for buffers, kept in before:
+            buffers.clear()
+            buffers.update(kept)

@@ -87,7 +87,7 @@ def create(source: ModuleSource, context: StepContext, loaded: bool = False) -> 
         elif settings.task == "image-text-to-text":
             set_methods(model, **image_text.add(model, settings, settings.cache))
         else:
-            set_methods(model, forward=decoder_cache.add(model, settings, settings.cache))
+            set_methods(model, **decoder_cache.add(model, settings, settings.cache))
     return model
 
 
@@ -106,7 +106,7 @@ def constants(export_plan: ExportPlan, module: torch.nn.Module, inputs: Given) -
 
     settings = settings_of(export_plan.model)
     assert settings is not None, "the model is one of transformers"
-    if export_plan.runner is None:
+    if export_plan.runner is None and not settings.has_external_cache:
         return single_call.constants(module, settings)
     return runner_contract.constants(export_plan, module, inputs)
 

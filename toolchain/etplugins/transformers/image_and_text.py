@@ -15,6 +15,7 @@ from torch._subclasses import FakeTensorMode
 
 from etbuild.errors import InputError
 from etbuild.plan.parts import ModelExample
+from etplugins.transformers import image_inputs
 from etplugins.transformers.huggingface_config import PATH
 from etplugins.transformers.parts import HuggingFace
 
@@ -46,7 +47,7 @@ def add(model: Any, settings: HuggingFace) -> Entries:
     check_length(model, settings)
 
     def encode_image(self: Any, pixel_values: torch.Tensor) -> torch.Tensor:
-        return vector(self.get_image_features(pixel_values=pixel_values))
+        return vector(image_inputs.features(self, pixel_values))
 
     def encode_text(self: Any, input_ids: torch.Tensor) -> torch.Tensor:
         return vector(self.get_text_features(input_ids=input_ids))

@@ -60,6 +60,12 @@ def encoded(model: Any, image: torch.Tensor) -> ImageTokens:
         return ImageTokens(_row(features), inputs.get(_GRID), [_row(layer) for layer in layers or []])
 
 
+def features(model: Any, image: torch.Tensor) -> Any:
+    """What `get_image_features` of a model returns for an image. Arguments are those of `encoded`."""
+    with KnownValues():
+        return model.get_image_features(**_inputs(model, image))
+
+
 def _row(features: Any) -> torch.Tensor:
     """The tokens of an image, [1, tokens, hidden]. `features` may be a list of tensors, [tokens, hidden] each."""
     features = torch.cat(list(features)) if isinstance(features, (list, tuple)) else features
@@ -111,7 +117,7 @@ def _unit(model: Any) -> int | None:
     """The number of pixels that must divide both sides of an image; None for a model that takes no patches."""
     parameters, config = _parameters(model), model.config
     if _SHAPES in parameters:
-        return int(config.vision_config.patch_size * config.downsample_factor)
+        return int(config.vision_config.patch_size * getattr(config, "downsample_factor", 1))
     if _GRID in parameters:
         return int(config.vision_config.patch_size * config.vision_config.spatial_merge_size)
     return None

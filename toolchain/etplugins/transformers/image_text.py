@@ -72,7 +72,7 @@ def add(model: Any, settings: HuggingFace, cache: DecoderCache) -> Entries:
     def token(self: Any) -> torch.Tensor:
         return embed(self, torch.zeros((1, 1), dtype=torch.int64))
 
-    forward = decoder_cache.add(model, settings, cache, _keywords(parts), token)
+    forward = decoder_cache.add(model, settings, cache, _keywords(parts), token)["forward"]
 
     def decode(self: Any, embeddings: torch.Tensor, cache_position: torch.Tensor) -> torch.Tensor:
         return forward(self, embeddings, cache_position)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from typing import Any
 
 from etbuild.errors import DocumentPath, Problem, unknown
 from etbuild.manifest.file_names import check_input
@@ -25,7 +26,7 @@ class HuggingFaceSection(Section):
 
     def completed(self, manifest: Manifest) -> Manifest:
         """The manifest with what its task writes."""
-        return _completed(manifest)
+        return _with_names(_completed(manifest))
 
     def check(self, manifest: Manifest) -> Iterator[Problem]:
         """Yields the problems of a model's task, cache, attention and configuration. The manifest is completed."""
@@ -67,6 +68,14 @@ def _with_operators(manifest: Manifest) -> Manifest:
         "model": {**model, "huggingface": {**huggingface, "attention": CUSTOM_SDPA, "cache": cache}},
         "custom_ops": {**operators, "modules": [*modules, *({_OPERATORS} - set(modules))]},
     }
+
+
+def _with_names(manifest: Manifest) -> Manifest:
+    """The manifest with a place for the names of inputs and outputs, which a program with an external cache says."""
+    metadata = manifest.get("metadata", {})
+    named: Any = {side: metadata.get(side, {}) for side in ("inputs", "outputs")}
+    is_external = tasks.has_external_cache(manifest["model"]["huggingface"])
+    return {**manifest, "metadata": {**metadata, **named}} if is_external else manifest
 
 
 def _as_in_plans(manifest: Manifest) -> Manifest:
@@ -127,9 +136,12 @@ def _check_model(huggingface: HuggingFace) -> Iterator[Problem]:
     yield from _check_source_length(huggingface)
     if task is not None and task.has_encoder:
         yield from _check_encoder_decoder(huggingface)
-    elif attention == CUSTOM_SDPA and kind == "static":
+    elif kind == "external" and task is not None and task.runner != "executorch-llm/v1":
+        message = f"`task: {huggingface['task']}` keeps its cache itself"
+        yield Problem(message, (*_PATH, "cache", "kind"), "remove `kind`")
+    elif attention == CUSTOM_SDPA and kind not in CUSTOM_KINDS:
         hint = "write `kind: custom`"
-        yield Problem("`attention: custom_sdpa` does not read a `static` cache", (*_PATH, "cache", "kind"), hint)
+        yield Problem(f"`attention: custom_sdpa` does not read a `{kind}` cache", (*_PATH, "cache", "kind"), hint)
     elif "kind" in cache and kind in CUSTOM_KINDS and attention not in (None, CUSTOM_SDPA):
         hint = "remove `attention`, or write `kind: static`"
         yield Problem(f"`attention: {attention}` does not read a `{kind}` cache", (*_PATH, "attention"), hint)
@@ -218,7 +230,7 @@ def _limits(entry: str, huggingface: HuggingFace) -> Iterator[tuple[int, int, st
     """The inputs of an entry whose second dimension has a limit: their index, the limit, and the key that raises it."""
     longest, source = tasks.longest_call(huggingface), huggingface.get("max_source_length")
     task = tasks.of(huggingface)
-    if entry in ("forward", "decode") and longest is not None:
+    if entry in ("forward", "decode", "verify") and longest is not None:
         yield 0, longest, "max_seq_length"
     if entry in ("forward", "encode_text") and task is not None and task.takes == "tokens" and source is not None:
         yield 0, source, "max_source_length"

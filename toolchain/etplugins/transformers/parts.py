@@ -28,13 +28,14 @@ class DecoderCache(Part, section="Cache"):
         kind: What holds the keys and values. `static`: transformers' cache, for every backend. `custom`: ExecuTorch's
             cache, which its operators update and read in place on CPUs. `ring`: the same, but a layer with a sliding
             window holds only the window and the tokens of one call. `quantized`: 8 bits for each value, with a scale
-            for each token and head. For example `custom`.
+            for each token and head. `external`: nothing; they are inputs and outputs, of static shapes. For example
+            `custom`.
     """
 
     _LEFT_OUT = ("kind", "max_seq_length")
 
     max_length: kinds.Size
-    kind: Annotated[Literal["static", "custom", "ring", "quantized"], Says(default="static")] | None = None
+    kind: Annotated[Literal["static", "custom", "ring", "quantized", "external"], Says(default="static")] | None = None
     max_seq_length: kinds.Size | None = None
 
     @property
@@ -211,6 +212,11 @@ class HuggingFace(Part, needs=()):
     attention: Literal["eager", "sdpa", "custom_sdpa"] | None = None
     logits: Literal["all", "last"] | None = None
     generation_config: Options | kinds.InputName | None = None
+
+    @property
+    def has_external_cache(self) -> bool:
+        """Whether the caller of a method holds the cache."""
+        return self.cache is not None and self.cache.kind == "external"
 
     def to_json(self) -> dict[str, object]:
         """A configuration without changed keys is the name of its file."""

@@ -22,7 +22,8 @@ _PATH: DocumentPath = ("runner",)
 
 
 def constants(export_plan: ExportPlan, module: Any, inputs: Given) -> dict[str, object]:
-    """The constants of the runner's contract, by name. Empty without a runner, and for a module from a factory.
+    """The constants of the runner's contract, by name, or those of a decoder whose caller holds the cache. Empty for
+    other programs without a runner, and for a module from a factory.
 
     Args:
         export_plan: The export plan.
@@ -33,6 +34,8 @@ def constants(export_plan: ExportPlan, module: Any, inputs: Given) -> dict[str, 
         InputError: The ids of the tokens that end a text are unknown, or a token is not in the vocabulary.
     """
     model, runner = settings_of(export_plan.model), export_plan.runner
+    if model is not None and model.has_external_cache:
+        return _of_external_cache(model, module, inputs)
     if runner is None or model is None or model.cache is None:
         return {}
     from etplugins.transformers import encoder_decoder  # imports transformers
@@ -68,6 +71,15 @@ def constants(export_plan: ExportPlan, module: Any, inputs: Given) -> dict[str, 
         hint = f"add `generation_config: generation_config.json` to the model, or `{start}` to `constant_methods`"
         raise InputError.at(_PATH, "nothing says which token a text of the decoder begins with", hint)
     return {name: value for name, value in sorted(values.items()) if name not in runner.said}
+
+
+def _of_external_cache(model: HuggingFace, module: Any, inputs: Given) -> dict[str, object]:
+    """The constants of a decoder whose caller holds the cache. The ids of tokens are there as far as they are known."""
+    from etplugins.transformers import external_cache  # imports transformers
+
+    config = module.config.get_text_config(decoder=True)
+    ids = _ids(_generation_config(model, inputs), (config, module.config), ())
+    return dict(sorted({**ids, **external_cache.constants(module)}.items()))
 
 
 def _check_dtype(model: HuggingFace, module: Any) -> None:

@@ -55,6 +55,10 @@ def check(data: Manifest) -> Iterator[Problem]:
         hint = "remove `runner`" if task.runner is None else f"write `runner: {task.runner}`"
         yield Problem(message, ("runner",), hint)
         return
+    if tasks.has_external_cache(huggingface):
+        message = f"`{runner}` gives a method no cache: with `kind: external`, keys and values are inputs and outputs"
+        yield Problem(message, ("runner",), "remove `runner`, or write another `kind`")
+        return
     if runner in _METHODS:
         yield from _check_several(methods, _METHODS[runner])
     else:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -59,14 +60,14 @@ def add(model: Any, settings: HuggingFace) -> Entries:
 
     @functools.wraps(original)
     def forward(self: Any, *inputs: Any, **keywords: Any) -> tuple[torch.Tensor, ...]:
-        if settings.pooling is not None and (inputs[1:] or "attention_mask" in keywords):
-            _refuse_padding()
+        given = inspect.signature(original).bind_partial(self, *inputs, **keywords).arguments
+        mask = given.get("attention_mask", given.get("kwargs", {}).get("attention_mask"))
         results = original(self, *inputs, **keywords, return_dict=True)
         names = (_VECTOR,) if settings.pooling == "model" else task.outputs
         values = [_value(results, name) for name in names]
         if any(value is None for value in values):
             _refuse_class(self, settings, task, names)
-        return tuple(_pooled(self, value, settings) for value in values)
+        return tuple(_pooled(self, value, settings, mask) for value in values)
 
     return {"forward": forward}
 
@@ -77,9 +78,10 @@ def _value(results: Any, name: str) -> Any:
     return next((each for each in found if isinstance(each, torch.Tensor)), None)
 
 
-def _pooled(model: Any, features: torch.Tensor, settings: HuggingFace) -> torch.Tensor:
-    """The features of a text or an image, [1, hidden], from those of its parts, [1, parts, hidden], as the manifest
-    says. Those of an image may also be [1, hidden, rows, columns], which have only a mean."""
+def _pooled(model: Any, features: torch.Tensor, settings: HuggingFace, mask: torch.Tensor | None) -> torch.Tensor:
+    """The features of texts or images, [batch, hidden], from those of their parts, [batch, parts, hidden], as the
+    manifest says. Those of an image may also be [1, hidden, rows, columns], which have only a mean. `mask` is 0 for
+    padding, and otherwise 1, int64 [batch, parts]."""
     if features.dim() == _OF_MAP and settings.pooling in ("cls", "last"):
         message = (
             f"`pooling: {settings.pooling}` takes the features of one token, and `{type(model).__name__}` has a map"
@@ -91,8 +93,25 @@ def _pooled(model: Any, features: torch.Tensor, settings: HuggingFace) -> torch.
         "cls": lambda states: states[:, 0],
         "last": lambda states: states[:, -1],
     }
+    if mask is not None:
+        pools |= _without_padding(mask)
     pooled = dense.apply(model, pools.get(settings.pooling, lambda states: states)(features), settings.dense)
     return torch.nn.functional.normalize(pooled, dim=-1) if settings.normalize else pooled
+
+
+def _without_padding(mask: torch.Tensor) -> dict[str | None, Callable[[torch.Tensor], torch.Tensor]]:
+    """How features are pooled without those of padding, which may be on both sides of a text."""
+    weights = mask[:, :, None]
+    numbered = torch.arange(1, mask.shape[1] + 1)[None] * mask
+
+    def at(states: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        return states.gather(1, index[:, None, None].expand(-1, 1, states.shape[2]))[:, 0]
+
+    return {
+        "mean": lambda states: (states * weights.to(states.dtype)).sum(dim=1) / weights.sum(dim=1).clamp(min=1),
+        "cls": lambda states: at(states, mask.argmax(dim=1)),
+        "last": lambda states: at(states, numbered.argmax(dim=1)),
+    }
 
 
 def _check(model: Any, settings: HuggingFace, task: tasks.Task) -> None:
@@ -131,11 +150,6 @@ def _longest_text(model: Any) -> int | None:
             reserved = 0 if layer.padding_idx is None else layer.padding_idx + 1
             return int(layer.num_embeddings) - reserved
     return limit if type(limit) is int and limit > 0 else None
-
-
-def _refuse_padding() -> None:
-    message = "the task pools the features of every token, so that `forward` takes no mask of padding"
-    raise InputError.at((*PATH, "pooling"), message, "give it tokens only, or write `pooling: none`")
 
 
 def _refuse_class(model: Any, settings: HuggingFace, task: tasks.Task, names: tuple[str, ...]) -> None:
@@ -207,6 +221,8 @@ def image(config: Any) -> tuple[int, ...] | None:
     if getattr(config, "image_size", None) is None:  # a backbone may say it
         config = getattr(config, "backbone_config", None) or config
     size = getattr(config, "image_size", None)
+    if size is None and hasattr(config, "num_patches"):  # a square of patches, as SigLIP 2 has it
+        size = math.isqrt(config.num_patches) * config.patch_size
     height, width = size if isinstance(size, (list, tuple)) else (size, size)
     frames = getattr(config, "num_frames", None)
     many = () if frames is None else (frames,)

@@ -79,7 +79,7 @@ def shown_by_call(model: Any, kinds: list[Any], max_length: int, call: Call | No
     """
     # Layers with a sliding window keep all tokens too: a mask hides those outside of the window.
     cache = StateCache([StaticLayer(max_length) if keeps_keys(kind) else states_only() for kind in kinds])
-    error = None if call is None else _error_of_call(model, cache, call)
+    error = None if call is None else error_of_call(model, cache, call)
     if any(has_states(kind) for kind in kinds):
         if isinstance(error, BuildError):
             raise error
@@ -91,8 +91,14 @@ def shown_by_call(model: Any, kinds: list[Any], max_length: int, call: Call | No
     return cache
 
 
-def _error_of_call(model: Any, cache: StateCache, call: Call) -> Exception | None:
-    """Calls a copy of a model with fake tensors. Returns the error, for instance if the model reads values."""
+def error_of_call(model: Any, cache: StateCache, call: Call) -> Exception | None:
+    """Calls a copy of a model with fake tensors, and returns the error, for instance if the model reads values.
+
+    Args:
+        model: The model.
+        cache: The cache for the call.
+        call: Calls the copy.
+    """
     from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensorMode
 
     mode = FakeTensorMode(allow_non_fake_inputs=True)

@@ -73,6 +73,7 @@ def of_huggingface(
     if not known:
         hint = "write the manifest by hand: its inputs are those of the class's `forward`. See the page `Hugging Face`"
         inputs, of_texts = inputs_of(kind), why_unknown(config)
+        hint = other_methods.STEPS_OF_LOOP if inputs is not None and inputs.loops else hint
         own = "" if inputs is None else other_methods.why_unknown(kind, config, inputs)
         why = of_texts or own if inputs is None or inputs.generates else own or of_texts
         raise InputError.of(f"{folder}: no first manifest is known for `{kind}`{why}", hint)

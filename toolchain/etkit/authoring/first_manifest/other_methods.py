@@ -27,7 +27,13 @@ _TEXT, _CHOICES, _CHANNELS = 16, 2, 3
 _FILLED = 128  # tokens of a text that is filled up
 _UNKNOWN = ("entity_ids", "grid_thw", "patches", "pronunciation", "shape_ids", "spatial_", "visual_", "xpath_")
 """Parts of the names of inputs without which a model would compute with zeros, and whose shape is not known here."""
+_OF_IMAGE = "spatial_shapes"  # the task of two towers makes it of an image
 _FROM_CLASS = "an input of the class: a guess"
+STEPS_OF_LOOP = (
+    "write a factory with a method for one step of this loop, which takes its random numbers as an input, and run the "
+    "loop in your application: see the page `Methods and inputs`"
+)
+"""What to write for a class that makes its results in a loop of its own."""
 _PAIR = ["input_ids", "decoder_input_ids"]
 _OF_DECODER = re.compile(r"decoder_input_(?!ids)\w+")
 _AGAIN = "The decoder has no cache: each call computes all tokens again, and returns their scores first."
@@ -74,7 +80,9 @@ def why_unknown(kind: str, config: dict[str, Any], inputs: ClassInputs) -> str:
         inputs: The inputs of the class.
     """
     if written := _written(inputs):
-        return f": its decoder takes `{written[0]}` in place of tokens, in a loop of its own"
+        return f": its decoder takes `{written[0]}` in place of tokens, in a loop of its own, `generate`"
+    if inputs.loops:
+        return ": its results come from a loop of its own, `generate`"
     known, others = _shapes(kind, config), [each for each in inputs.needed if each != inputs.main]
     lacking = [each for each in (*others, *_unknown(inputs), inputs.main) if each not in known]
     return f": it takes `{lacking[0]}`, whose shape is not known" if lacking else ""
@@ -105,7 +113,7 @@ def _of_parts(kind: str, config: dict[str, Any], inputs: ClassInputs) -> Iterato
         yield Methods([], model, hint=CALIBRATE)
     elif {"image_embeddings", "input_points"} <= {*inputs.names}:
         yield Methods([], ["  task: mask-generation"], hint=CALIBRATE)
-    elif {"input_ids", "pixel_values"} <= {*inputs.names} and not _unknown(inputs):
+    elif {"input_ids", "pixel_values"} <= {*inputs.names} and {*_unknown(inputs)} <= {_OF_IMAGE}:
         yield of_texts_and_images("zero-shot-image-classification", config)
     elif inputs.main == "past_values" and kind.endswith("ForPrediction") and "past_time_features" not in inputs.names:
         yield Methods([], ["  task: time-series-prediction"], hint=CALIBRATE)

@@ -197,7 +197,7 @@ def _export(first: First, beside: Path, stage: Stage) -> dict[str, object]:
 
 
 def _export_form(plan: Plan, first: First, beside: Path, stage: Stage) -> dict[str, object]:
-    from etbuild.export.layout import CONSTANTS
+    from etbuild.export.layout import CONSTANTS, ExportFiles
     from etbuild.guard import children
     from etbuild.guard.reads import watched_reads
     from etbuild.key.import_graph import used_sources
@@ -208,7 +208,12 @@ def _export_form(plan: Plan, first: First, beside: Path, stage: Stage) -> dict[s
     found = Inputs(roots=[beside, *first.roots])
     inputs = found.only(data_in_key(found, plan.export_plan.data_names))
     with tempfile.TemporaryDirectory() as directory:
-        export(plan.export_plan, inputs, used_sources(found, plan.export_plan), Path(directory), stage, watched_reads)
+        used, files = used_sources(found, plan.export_plan), ExportFiles.below(Path(directory))
+        export(plan.export_plan, inputs, used, files.directory, stage, watched_reads)
+        if files.needs_reexport:  # lowering would export the methods; their weights may be any
+            with tempfile.TemporaryDirectory() as other:
+                without = plan.export_plan.replace(leaves_weights=False)
+                export(without, inputs, used, Path(other), stage, watched_reads)
         if first.runner is not None:
             children.run_one(partial(_check_kernels, plan, Path(directory), inputs, stage))
         constants = Path(directory) / CONSTANTS

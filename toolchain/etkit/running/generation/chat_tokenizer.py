@@ -21,8 +21,8 @@ from etplugins.tokenizer.limited import Limited
 from etplugins.tokenizer.runner_tokenizer import of_runner
 from etplugins.transformers import offline
 
-Message = Mapping[str, str]
-"""`role` (system, user or assistant) and `content`."""
+Message = Mapping[str, Any]
+"""`role` (system, user, assistant or tool) and `content`, and what else the template reads."""
 
 _RENDERING = 10.0  # seconds of processor time; a template takes milliseconds
 _MARK = "qzx"  # a text that no template contains; it stands for an answer
@@ -34,26 +34,37 @@ class ChatTokenizer:
 
     Args:
         files: The files of the tokenizer. Other files beside them are not read.
+        tools: The tools that the model may call, in the form that the template takes. With tools, an answer keeps its
+            special tokens, since the marks of a call may be special.
 
     Raises:
         InputError: They are no tokenizer that transformers reads, or they have no chat template.
         BuildError: transformers is not installed, or the process was killed.
     """
 
-    def __init__(self, files: Sequence[Path]) -> None:
+    def __init__(self, files: Sequence[Path], tools: Sequence[Mapping[str, Any]] = ()) -> None:
         file, names = preferred(map(str, files)), [each.name for each in files]
         name = Path(file).name if file else ", ".join(names)
         self._fails = f"{name}: the tokenizer fails"
         self._template_fails = f"{TEMPLATE if TEMPLATE in names else SETTINGS[0]}: the chat template fails"
         self._runner_fails = f"{name}: ExecuTorch's tokenizer fails"
         classes = _classes()  # imported before the process starts, so that a failed import is reported as such
-        self._reader = Limited(f"{name}: the tokenizer cannot be read", partial(_Reader, classes, files, file))
+        self._reader = Limited(f"{name}: the tokenizer cannot be read", partial(_Reader, classes, files, file, tools))
 
     def __enter__(self) -> ChatTokenizer:
         return self
 
     def __exit__(self, *exception: object) -> None:
         self._reader.end()
+
+    def check_tools(self) -> None:
+        """Refuses tools that the template leaves out.
+
+        Raises:
+            InputError: It does.
+        """
+        if self._reader.call(self._template_fails, "ignores_tools", seconds=_RENDERING):
+            raise InputError.of("`--tools`: the chat template of this model takes no tools")
 
     def prompt(self, messages: Sequence[Message]) -> list[int]:
         """The tokens of a conversation, followed by those that begin an answer.
@@ -64,7 +75,7 @@ class ChatTokenizer:
         return self._encoded(self._rendered(messages))
 
     def text(self, tokens: Sequence[int]) -> str:
-        """The text of an answer, without special tokens."""
+        """The text of an answer, without special tokens unless there are tools."""
         return str(self._reader.call(self._fails, "text", [*tokens]))
 
     def pieces(self, tokens: Iterable[int]) -> Iterator[str]:
@@ -105,9 +116,12 @@ class _Reader:
         classes: The classes that read it.
         files: Its files.
         file: The one that ExecuTorch's runner reads; None if there is none.
+        tools: The tools that the model may call.
     """
 
-    def __init__(self, classes: tuple[Any, Any], files: Sequence[Path], file: str | None) -> None:
+    def __init__(
+        self, classes: tuple[Any, Any], files: Sequence[Path], file: str | None, tools: Sequence[Mapping[str, Any]]
+    ) -> None:
         auto, basic = classes
         with tempfile.TemporaryDirectory() as directory:
             for each in files:
@@ -118,17 +132,23 @@ class _Reader:
                 made = basic.from_pretrained(directory, local_files_only=True)
         if not made.chat_template:
             raise InputError.of("the tokenizer has no chat template", _HINT)
-        self._tokenizer, self._file = made, file
+        self._tokenizer, self._file, self._tools = made, file, [*tools] or None
 
     def rendered(self, messages: Sequence[Message], goes_on: bool) -> str:
         template = self._tokenizer.apply_chat_template
-        return str(template(messages, tokenize=False, add_generation_prompt=goes_on))
+        return str(template(messages, tools=self._tools, tokenize=False, add_generation_prompt=goes_on))
+
+    def ignores_tools(self) -> bool:
+        asked, template = [{"role": "user", "content": _MARK}], self._tokenizer.apply_chat_template
+        return self._tools is not None and self.rendered(asked, True) == template(
+            asked, tokenize=False, add_generation_prompt=True
+        )
 
     def encoded(self, text: str) -> list[int]:
         return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def text(self, tokens: Sequence[int]) -> str:
-        return str(self._tokenizer.decode(tokens, skip_special_tokens=True))
+        return str(self._tokenizer.decode(tokens, skip_special_tokens=not self._tools))
 
     def ends_of_turns(self) -> set[int]:
         turns = [{"role": "user", "content": _MARK}, {"role": "assistant", "content": _MARK}]

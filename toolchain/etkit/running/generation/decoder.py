@@ -1,25 +1,20 @@
-"""A language model in ExecuTorch's runtime, called as ExecuTorch's runner calls it."""
+"""A language model in ExecuTorch's runtime, called as ExecuTorch's runner does, or with a cache that is held here."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import torch
 
 from etbuild.errors import InputError
+from etkit.running.generation.caches import cache_of
 from etplugins.runtime.program_files import ProgramFiles
 from etplugins.runtime.session import Session
 
-if TYPE_CHECKING:
-    from etbuild.results import Value
-
-_METHOD = "forward"
-
 
 class Decoder:
-    """A program for `executorch-llm/v1`, and the text that its cache holds.
+    """A program for `executorch-llm/v1`, or one with a cache of the kind `external`, and the text that its cache holds.
 
     Attributes:
         ends: The tokens that end a text.
@@ -36,13 +31,13 @@ class Decoder:
             scratch: A directory that outlives the decoder.
 
         Raises:
-            InputError: The program is not one for the runner, or has no cache.
+            InputError: The program takes no tokens with their positions, or only several tokens in a call.
             BuildError: The runtime refuses the program.
         """
         self._session = Session(files, scratch)
         self.ends = {int(each) for each in self._session.call("get_eos_ids", [])}
         self.context = int(self._session.call("get_max_context_len", [])[0])
-        self._longest = _longest_call(files.method(_METHOD)["inputs"])
+        self._cache = cache_of(files, self._session)
         self.held: list[int] = []
         self.computed = 0
 
@@ -60,9 +55,9 @@ class Decoder:
         start = known if known < len(text) and text[:known] == self.held else 0
         self.held = text[:start]
         found = torch.empty(0)
-        for first in range(start, len(text), self._longest):
-            call = text[first : first + self._longest]
-            found = self._session.call(_METHOD, [torch.tensor([call]), torch.tensor([first])])[0]
+        while len(self.held) < len(text):
+            call = text[len(self.held) :][: self._cache.longest(len(text) - len(self.held))]
+            found = self._cache.scores(call, len(self.held))
             self.held += call
             self.computed += len(call)
         return found.reshape(-1, found.shape[-1])[-1]
@@ -100,12 +95,3 @@ def chosen(scores: torch.Tensor, temperature: float) -> int:
         return int(scores.argmax())
     below = scores.float() - scores.float().max()  # for a small temperature, scores above 0 would be infinite
     return int(torch.multinomial(torch.softmax(below / temperature, -1), 1))
-
-
-def _longest_call(inputs: Sequence[Value]) -> int:
-    """The largest number of tokens in one call, which takes tokens and the position of the first one."""
-    shapes: list[Any] = [each.get("shape") for each in inputs]
-    if len(shapes) != 2 or shapes[1] != [1] or len(shapes[0]) != 2:
-        hint = "`task: text-generation` with `cache` writes such a method"
-        raise InputError.of(f"`{_METHOD}` does not take tokens and the position of the first one", hint)
-    return int(shapes[0][1])

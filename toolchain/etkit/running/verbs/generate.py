@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from etbuild.cli.options import add_flag, add_manifest, add_parser, add_value, count, settings
 from etbuild.errors import BuildError, EtbuildError, InputError, printable
+from etbuild.files import json_file, regular_files
 from etbuild.surroundings.process_state import stream_to
 from etkit.building.sources import given_inputs
 from etkit.building.verbs import build
@@ -43,6 +44,8 @@ def add(verbs: Any) -> None:
     add_value(parser, "PROMPT", "the text to continue; with --chat, the first turn", nargs="?")
     add_flag(parser, "--chat", "answer turns of a user, with the chat template of the tokenizer")
     add_value(parser, "--system TEXT", "with --chat: what the model should know before the first turn")
+    add_value(parser, "--tools FILE", "with --chat: a JSON list of the tools that the model may call", type=Path)
+    add_flag(parser, "--shorten", "with --chat: leave out the oldest turns that the cache cannot hold")
     add_value(parser, "--tokens N", "write at most N tokens (default: 50; with --chat 512)", type=count)
     add_value(
         parser,
@@ -67,17 +70,22 @@ def _temperature(text: str) -> float:
 def run(options: argparse.Namespace) -> int:
     """Builds the program and prints the text that it generates."""
     from etbuild.manifest import validate
+    from etbuild.manifest.sections import Model
     from etkit.building.programs import build_each, programs_of
+    from etplugins.transformers.sections import HuggingFace
+    from etplugins.transformers.tasks import has_external_cache
 
     _check_prompt(options)
+    tools = _tools(options.tools)
     loaded = validate.load_each(options.manifest, None, build.wanted(options), settings(options))
     if len(loaded) > 1:
         raise InputError.of("--variant: `generate` runs one program: name one variant")
+    is_held_here = has_external_cache(loaded[0].data.get("model", Model()).get("huggingface") or HuggingFace())
     for key, example in (("runner", "executorch-llm/v1"), ("tokenizer", "tokenizer.json")):
-        if key not in loaded[0].data:
+        if key not in loaded[0].data and not (key == "runner" and is_held_here):
             raise InputError.of(f"{options.manifest}: the manifest has no `{key}`", f"add `{key}: {example}`")
-    runner = loaded[0].data["runner"]
-    if runner != "executorch-llm/v1":
+    runner = loaded[0].data.get("runner")
+    if runner not in (None, "executorch-llm/v1"):
         hint = "run it in your application: see the page `Speech and translation` or the page `Images and text`"
         raise InputError.of(f"{options.manifest}: `generate` does not run programs for `{runner}`", hint)
     given = given_inputs(options, options.manifest.parent)
@@ -91,17 +99,33 @@ def run(options: argparse.Namespace) -> int:
     [(_, result)] = build_each(programs, options.directory, how, go_on=False).built
     adapters = loaded[0].data["model"].get("adapters", {})  # the runner calls `forward`, which does not use adapters
     artifacts = [each for each in result.artifacts if each.tag not in adapters]
-    (_chat if options.chat else _generate)(artifacts, options)
+    if options.chat:
+        _chat(artifacts, tools, options)
+    else:
+        _generate(artifacts, options, is_held_here)
     return 0
 
 
 def _check_prompt(options: argparse.Namespace) -> None:
-    if options.system is not None and not options.chat:
-        raise InputError.of("`--system` goes with `--chat`")
+    for option in ("system", "tools", "shorten"):
+        if getattr(options, option) and not options.chat:
+            raise InputError.of(f"`--{option}` goes with `--chat`")
     if options.prompt is None and not options.chat:
         raise InputError.of(
             "there is no PROMPT", "write the text to continue; `--chat` reads turns from standard input"
         )
+
+
+def _tools(file: Path | None) -> list[dict[str, Any]]:
+    """The tools of `--tools`."""
+    try:
+        tools = [] if file is None else json_file.parse(regular_files.read(file, json_file.MAX_BYTES))
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError.of(f"--tools: {file} cannot be read: {reason}") from None
+    if not isinstance(tools, list) or not all(isinstance(each, dict) for each in tools):
+        raise InputError.of(f"--tools: {file} is not a list of objects", "write it as transformers' `tools` takes it")
+    return tools
 
 
 def _check_template(tokenizer: str | list[str], given: Inputs) -> None:
@@ -112,7 +136,7 @@ def _check_template(tokenizer: str | list[str], given: Inputs) -> None:
         raise InputError.of("`tokenizer` names no file with a chat template", hint)
 
 
-def _chat(artifacts: list[Artifact], options: argparse.Namespace) -> None:
+def _chat(artifacts: list[Artifact], tools: list[dict[str, Any]], options: argparse.Namespace) -> None:
     """Answers the turns of a user. Prints each token as soon as it is there."""
     paths = {kind: [each.path for each in artifacts if each.kind == kind] for kind in ("named_data", "tokenizer")}
     [program] = [each.path for each in artifacts if each.kind == "program"]
@@ -122,15 +146,27 @@ def _chat(artifacts: list[Artifact], options: argparse.Namespace) -> None:
         from etkit.running.generation.decoder import Decoder
         from etplugins.runtime import program_files
 
-        with ChatTokenizer(paths["tokenizer"]) as tokenizer:
+        with ChatTokenizer(paths["tokenizer"], tools) as tokenizer:
             decoder = Decoder(program_files.read(program, paths["named_data"]), Path(scratch))
-            conversation = Conversation(decoder, tokenizer, options.system, options.temperature)
+            conversation = Conversation(decoder, tokenizer, options.system, options.temperature, options.shorten)
             for turn in _turns(options.prompt, write):
-                for piece in conversation.answer(turn, options.tokens or _ANSWER):
+                new = (_results(turn) if tools else None) or turn
+                for piece in conversation.answer(new, options.tokens or _ANSWER):
                     write(piece)
                 write("\n")
     for note in conversation.notes:
         print(f"note: {note}", file=sys.stderr)
+
+
+def _results(line: str) -> list[dict[str, Any]] | None:
+    """The messages of a line in JSON with results of tools: one object or a list. None for what a user says."""
+    try:
+        found = json_file.parse(line.encode())
+    except ValueError:
+        return None
+    messages = found if isinstance(found, list) else [found]
+    are_results = all(isinstance(each, dict) and each.get("role") == "tool" for each in messages)
+    return messages if are_results else None
 
 
 def _turns(first: str | None, write: Callable[[str], None]) -> Iterator[str]:
@@ -150,8 +186,9 @@ def _turns(first: str | None, write: Callable[[str], None]) -> Iterator[str]:
                 yield line.rstrip("\r\n")
 
 
-def _generate(artifacts: list[Artifact], options: argparse.Namespace) -> None:
-    """Runs ExecuTorch's runner, or only the program if the runner does not read the tokenizer right."""
+def _generate(artifacts: list[Artifact], options: argparse.Namespace, is_held_here: bool) -> None:
+    """Runs ExecuTorch's runner, or only the program if the runner does not read the tokenizer right, or holds no cache
+    for the program."""
     from etplugins.tokenizer.conformance import difference
 
     [program] = [str(each.path) for each in artifacts if each.kind == "program"]
@@ -162,7 +199,7 @@ def _generate(artifacts: list[Artifact], options: argparse.Namespace) -> None:
     tokenizer = preferred(tokenizers)
     if tokenizer is None:
         raise InputError.of("`tokenizer` names no tokenizer", "for example tokenizer.json")
-    if difference(tokenizer) is None:
+    if not is_held_here and difference(tokenizer) is None:
         _by_runner([program, tokenizer, *data], options)
     else:  # the build has noted it
         _by_reference(program, data, tokenizer, options)
