@@ -202,7 +202,7 @@ def _how(said: str) -> str:
 def main() -> None:
     """The command line."""
     parser = frame.parser(__doc__)
-    parser.add_argument("--models", nargs="+", choices=[*MODELS, *LARGE], default=[*MODELS], metavar="NAME")
+    parser.add_argument("--models", nargs="+", choices=[*MODELS, *LARGE], default=[*MODELS, *LARGE], metavar="NAME")
     parser.add_argument("--pairs", type=int, default=3, help="how often each model is built")
     parser.add_argument("--language-model", action="store_true", help="build a model of 0.5 billion parameters instead")
     parser.add_argument("--bytes", action="store_true", help="compare bytes instead of times")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from etbuild.errors import BuildError
+from etbuild.errors import BuildError, InputError
 from etbuild.key.declared import Inputs
 from etbuild.plan.parts import ModuleSource
 from etkit.running.generation.caches import HeldCache, mask
@@ -32,19 +32,21 @@ GPT2 = {"model_type": "gpt2", "n_embd": 32, "n_layer": 2, "n_head": 4, "vocab_si
 OTHERS = {"llama": {**SHAPE, "model_type": "llama"}, "phi3": {**SHAPE, "model_type": "phi3"}, "gpt2": GPT2}
 
 
+SETTINGS = HuggingFace(
+    model_class="AutoModelForCausalLM",
+    config=ConfigFile(file="config.json", set={}),
+    task="text-generation",
+    cache=DecoderCache(max_length=SLOTS, max_seq_length=8, kind="external"),
+)
+
+
 def with_cache(made: Any, directory: Path) -> Any:
     """The same model, which takes its cache."""
     from etplugins.transformers import huggingface
 
     made.config.save_pretrained(directory)
-    wanted = HuggingFace(
-        model_class="AutoModelForCausalLM",
-        config=ConfigFile(file="config.json", set={}),
-        task="text-generation",
-        cache=DecoderCache(max_length=SLOTS, max_seq_length=8, kind="external"),
-    )
     context: Any = SimpleNamespace(inputs=Inputs(roots=[directory]))
-    cached = huggingface.create(ModuleSource(huggingface=wanted), context).eval()
+    cached = huggingface.create(ModuleSource(huggingface=SETTINGS), context).eval()
     cached.load_state_dict(made.state_dict())
     return cached
 
@@ -93,6 +95,24 @@ def test_an_attention_that_reads_the_places_of_keys_is_an_error(
     monkeypatch.setitem(CONFIGS, "gptj", {**GPT2, "model_type": "gptj", "rotary_dim": 8})
     with pytest.raises(BuildError, match="the cache of this model cannot be an input of its methods"):
         with_cache(model(name), tmp_path)
+
+
+def test_longrope_beyond_its_short_texts_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rope = {"rope_type": "longrope", "short_factor": [1.0] * 4, "long_factor": [2.0] * 4}
+    config = {**SHAPE, "model_type": "phi3", "original_max_position_embeddings": SLOTS // 2, "rope_scaling": rope}
+    monkeypatch.setitem(CONFIGS, "long", config)
+    with pytest.raises(InputError, match=f"with `longrope`, a text of more than {SLOTS // 2} tokens changes"):
+        with_cache(model("long"), tmp_path)
+
+
+def test_states_cannot_verify_drafts(tmp_path: Path) -> None:
+    from etplugins.transformers import huggingface
+
+    cached = with_cache(model("mamba"), tmp_path)
+    methods = {"forward": SimpleNamespace(entry="forward"), "check": SimpleNamespace(entry="verify")}
+    plan: Any = SimpleNamespace(model=ModuleSource(huggingface=SETTINGS), methods=methods, runner=None)
+    with pytest.raises(InputError, match=r"methods\.check: layers with states cannot go back"):
+        huggingface.constants(plan, cached, Inputs(roots=[tmp_path]))
 
 
 @pytest.fixture(scope="module")

@@ -69,6 +69,10 @@ class Overflowing(nn.Module):
 class Underflowing(Overflowing):
     scale = 0.0001
 
+    def forward(self, x):
+        gate = F.softmax(x * 100, -1)  # small numbers are lost in it, and nobody misses them
+        return super().forward(x * gate.sum(-1, keepdim=True))
+
 class Several(nn.Module):
     def __init__(self):
         super().__init__()

@@ -61,6 +61,12 @@ def _keeps_keys(config: Any, cache: DecoderCache) -> bool:
     return any(static_cache.keeps_keys(layer) for layer in layers)
 
 
+def has_states(model: Any, cache: DecoderCache) -> bool:
+    """Whether a layer of a decoder keeps more than keys and values."""
+    layers = static_cache.layers_of(model.config.get_text_config(decoder=True), cache.max_length)
+    return any(map(state_cache.has_states, layers))
+
+
 def add(
     model: Any,
     settings: HuggingFace,
@@ -136,6 +142,11 @@ def _check(model: Any, config: Any, cache: DecoderCache) -> None:
         if isinstance(limit, int) and 0 < limit < cache.max_length:  # -1 means no limit, as in XLNet
             message = f"max_length {cache.max_length} is more than the configuration's `{key}` {limit}"
             raise InputError.at((*_CACHE, "max_length"), message, f"write {limit} or less")
+    rope = getattr(config, "rope_parameters", None) or {}
+    short = rope.get("original_max_position_embeddings")
+    if rope.get("rope_type") == "longrope" and isinstance(short, int) and short < cache.max_length:
+        message = f"with `longrope`, a text of more than {short} tokens changes the positions of all its tokens"
+        raise InputError.at((*_CACHE, "max_length"), message, f"write {short} or less")
 
 
 def _scores(model: Any, logits: str | None, keywords: Keywords) -> Scores:

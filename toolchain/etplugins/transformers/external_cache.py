@@ -19,9 +19,9 @@ from transformers import AttentionInterface
 from transformers.cache_utils import CacheLayerMixin
 
 from etbuild.errors import BuildError, DocumentPath
-from etbuild.exception_text import summary
 from etbuild.plan.parts import ModelExample
 from etplugins.transformers import static_cache
+from etplugins.transformers.parts import HIDDEN
 from etplugins.transformers.state_cache import StateCache, states_only
 
 _KIND: DocumentPath = ("model", "huggingface", "cache", "kind")
@@ -67,9 +67,11 @@ class ExternalCache:
         return [*self.masks, *self.held]
 
     def example(self, seq: int) -> list[torch.Tensor]:
-        """Zeros for a call of `seq` tokens: nothing is hidden."""
+        """Zeros for a call of `seq` tokens, and masks that show half of the cache and the tokens before each."""
         dtype = next(iter(self.held.values())).dtype
-        masks = [torch.zeros(1, 1, seq, self.length + seq, dtype=dtype) for _ in self.masks]
+        is_empty = (torch.arange(self.length) >= self.length // 2).expand(seq, -1)
+        hidden = torch.cat([is_empty, torch.ones(seq, seq).triu(1).bool()], dim=1)
+        masks = [torch.zeros(1, 1, *hidden.shape, dtype=dtype).masked_fill(hidden, HIDDEN) for _ in self.masks]
         return [*masks, *(torch.zeros(each.shape, dtype=each.dtype) for each in self.held.values())]
 
 
@@ -227,7 +229,7 @@ def _check_attention(model: Any, spec: ExternalCache, layers: int, scores: Score
     AttentionInterface.register(_PROBE, attend)
     error = static_cache.error_of_call(model, GivenCache(spec, layers, given, torch.tensor([0])), call)
     if error is not None:
-        raise unsupported(summary(error)) from error
+        raise unsupported("it reads the position of a call in Python, or has an attention of its own") from error
     if len(seen) < len(spec.sliding) or not all(seen):
         raise unsupported(f"the attention of `{type(model).__name__}` computes with more than the mask of a call")
 

@@ -100,12 +100,17 @@ def constants(export_plan: ExportPlan, module: torch.nn.Module, inputs: Given) -
         inputs: The declared inputs, which may contain the settings for generating text.
 
     Raises:
-        InputError: The ids of the tokens that end a text are unknown, or a token is not in the vocabulary.
+        InputError: The ids of the tokens that end a text are unknown, a token is not in the vocabulary, or a model with
+            states should verify drafts.
     """
-    from etplugins.transformers import runner_contract, single_call
+    from etplugins.transformers import decoder_cache, runner_contract, single_call
 
     settings = settings_of(export_plan.model)
     assert settings is not None, "the model is one of transformers"
+    verifying = [name for name, method in export_plan.methods.items() if method.entry == tasks.VERIFY]
+    if verifying and settings.cache is not None and decoder_cache.has_states(module, settings.cache):
+        message = "layers with states cannot go back to the last draft that was right"
+        raise InputError.at(("methods", verifying[0]), message, "remove the method")
     if export_plan.runner is None and not settings.has_external_cache:
         return single_call.constants(module, settings)
     return runner_contract.constants(export_plan, module, inputs)

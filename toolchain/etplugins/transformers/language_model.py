@@ -19,6 +19,12 @@ _FEATURES = ("feature-extraction", "image-feature-extraction")
 _WITH_LENGTH = ("tokens", "sound")
 _SAME_AS_NOTHING = (("logits", "all"), ("pooling", "none"))
 _PATH: DocumentPath = ("model", "huggingface")
+_NAMES = {"get_input_names", "get_output_names"}
+_OF_CALLS = {
+    "ring": "a `ring` holds a window and the tokens of one call",
+    "external": "with `kind: external`, a call always takes as many tokens",
+}
+"""Kinds of caches whose sizes depend on the longest call, each with the reason."""
 
 
 class HuggingFaceSection(Section):
@@ -45,7 +51,9 @@ def _completed(manifest: Manifest) -> Manifest:
         return manifest
     task, methods = tasks.TASKS[huggingface["task"]], manifest.get("methods")
     if not methods and "forward" in task.entries and "adapters" in model:
-        methods = {"forward": {}, **{f"forward_{name}": {"adapter": name} for name in model["adapters"]}}
+        first = [*tasks.first_methods(task, huggingface)]
+        of_adapters = {f"{name}_{each}": Method(adapter=each) for each in model["adapters"] for name in first}
+        methods = {**{name: Method() for name in first}, **of_adapters}
     written: HuggingFace = {"class": task.model_class}
     huggingface = {**written, **({"logits": "last"} if task.needs_cache else {}), **huggingface}
     methods = tasks.completed(methods, task, huggingface)
@@ -95,6 +103,9 @@ def _check(data: Manifest) -> Iterator[Problem]:
     huggingface = data["model"]["huggingface"]
     yield from _check_model(huggingface)
     yield from _check_methods(data.get("methods", {}), huggingface)
+    for name in _NAMES & data.get("constant_methods", {}).keys() if tasks.has_external_cache(huggingface) else ():
+        message = f"`{name}` has the names of the inputs and outputs of an external cache"
+        yield Problem(message, ("constant_methods", name), "remove it", at_key=True)
     yield from _check_config(huggingface.get("config", {}), (*_PATH, "config"))
     settings = huggingface.get("generation_config")
     if isinstance(settings, str):
@@ -141,7 +152,7 @@ def _check_model(huggingface: HuggingFace) -> Iterator[Problem]:
         yield Problem(message, (*_PATH, "cache", "kind"), "remove `kind`")
     elif attention == CUSTOM_SDPA and kind not in CUSTOM_KINDS:
         hint = "write `kind: custom`"
-        yield Problem(f"`attention: custom_sdpa` does not read a `{kind}` cache", (*_PATH, "cache", "kind"), hint)
+        yield Problem(f"`attention: custom_sdpa` reads no cache of the kind `{kind}`", (*_PATH, "cache", "kind"), hint)
     elif "kind" in cache and kind in CUSTOM_KINDS and attention not in (None, CUSTOM_SDPA):
         hint = "remove `attention`, or write `kind: static`"
         yield Problem(f"`attention: {attention}` does not read a `{kind}` cache", (*_PATH, "attention"), hint)
@@ -149,10 +160,9 @@ def _check_model(huggingface: HuggingFace) -> Iterator[Problem]:
     if longest is not None and held is not None and longest > held:
         path = (*_PATH, "cache", "max_seq_length")
         yield Problem(f"a call of {longest} tokens does not fit into a cache of {held}", path, f"write {held} or less")
-    if kind == "ring" and longest is None:
+    if kind in _OF_CALLS and longest is None:
         hint = f"such as `max_seq_length: {128 if held is None else min(128, held)}`"
-        message = "a `ring` holds a window and the tokens of one call, so it needs `max_seq_length`"
-        yield Problem(message, (*_PATH, "cache"), hint)
+        yield Problem(f"{_OF_CALLS[kind]}, so it needs `max_seq_length`", (*_PATH, "cache"), hint)
 
 
 def _check_single_call(huggingface: HuggingFace) -> Iterator[Problem]:

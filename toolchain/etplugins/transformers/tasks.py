@@ -74,7 +74,7 @@ def completed(methods: dict[str, Method] | None, task: Task, huggingface: Huggin
         task: The task.
         huggingface: `model.huggingface`.
     """
-    methods = methods or {name: {} for name in _first_methods(task, huggingface)}
+    methods = methods or {name: {} for name in first_methods(task, huggingface)}
     return {name: _completed(name, method, task, huggingface) for name, method in methods.items()}
 
 
@@ -83,10 +83,10 @@ def has_external_cache(huggingface: HuggingFace) -> bool:
     return huggingface.get("cache", {}).get("kind") == "external"
 
 
-def _first_methods(task: Task, huggingface: HuggingFace) -> Iterator[str]:
+def first_methods(task: Task, huggingface: HuggingFace) -> Iterator[str]:
     """The methods of a manifest that has none. A call of a fixed length needs a method for the tokens that are left."""
-    yield from (name for name, entry in task.entries.items() if entry != _VERIFY)
-    if _VERIFY in task.entries and has_external_cache(huggingface) and longest_call(huggingface) != 1:
+    yield from (name for name, entry in task.entries.items() if entry != VERIFY)
+    if VERIFY in task.entries and has_external_cache(huggingface) and longest_call(huggingface) != 1:
         yield "decode"
 
 
@@ -126,7 +126,9 @@ def _of_decoder(name: str, _entry: str, huggingface: HuggingFace) -> Method:
     """`decode` takes one token in each call. Each other method takes any number of tokens up to the longest call, or
     always as many if its caller holds the cache."""
     if has_external_cache(huggingface):
-        length = 1 if name == "decode" else longest_call(huggingface) or 1
+        length = (
+            1 if name.partition("_")[0] == "decode" else longest_call(huggingface) or 1
+        )  # `decode_fr` of an adapter
         tokens: ExampleInput = {**_POSITION, "shape": [1, length]}
         return {"example_inputs": [tokens, {**tokens, "fill": "arange"}, {"of_model": "caches", "length": length}]}
     tokens, shapes = _tokens("seq", 1 if name == "decode" else longest_call(huggingface), 8)
@@ -257,7 +259,7 @@ def _of_image_text(_name: str, entry: str, huggingface: HuggingFace) -> Method:
     return {"example_inputs": [embeddings, _POSITION], "dynamic_shapes": [of_embeddings, None]}
 
 
-_VERIFY = "verify"
+VERIFY = "verify"
 _ENCODER_DECODER = {"encoder": "encode", "text_decoder": "decode"}
 ONE_CALL = {"forward": "forward"}
 """The entries of a task that takes all of its input in one call."""
@@ -269,7 +271,7 @@ def _of_labels(model_class: str, inputs: Inputs, takes: str, outputs: tuple[str,
 
 
 _OWN = {
-    "text-generation": Task("AutoModelForCausalLM", "executorch-llm/v1", {**ONE_CALL, _VERIFY: _VERIFY}, _of_decoder),
+    "text-generation": Task("AutoModelForCausalLM", "executorch-llm/v1", {**ONE_CALL, VERIFY: VERIFY}, _of_decoder),
     "seq2seq": Task(
         "AutoModelForSeq2SeqLM",
         "executorch-asr/v1",

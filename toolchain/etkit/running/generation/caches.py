@@ -11,6 +11,7 @@ import torch
 from etbuild.errors import InputError
 from etplugins.runtime.program_files import ProgramFiles
 from etplugins.runtime.session import Session
+from etplugins.transformers.parts import HIDDEN
 
 _METHOD, _ONE_TOKEN = "forward", "decode"
 _NAMES, _OF_TOKENS = "get_input_names", ("key_", "value_")
@@ -37,7 +38,9 @@ def cache_of(files: ProgramFiles, session: Session) -> Cache:
     Raises:
         InputError: The program takes no tokens with their positions, or only several tokens in a call.
     """
-    return HeldCache(files, session) if _NAMES in files.facts["methods"] else _OwnCache(files, session)
+    takes_others = len(files.method(_METHOD)["inputs"]) > len(("tokens", "position"))
+    is_held = takes_others and _NAMES in files.facts["methods"]
+    return HeldCache(files, session) if is_held else _OwnCache(files, session)
 
 
 class _OwnCache:
@@ -119,7 +122,7 @@ class HeldCache:
 def mask(
     positions: torch.Tensor, slots: int, dtype: torch.dtype, window: int | None = None, chunk: int | None = None
 ) -> torch.Tensor:
-    """A mask, [1, 1, seq, slots + seq]: 0 for a token that is seen, and the lowest number for others.
+    """A mask, [1, 1, seq, slots + seq]: 0 for a token that is seen, and `HIDDEN` for others.
 
     Args:
         positions: The positions of the tokens of the call, int64 [seq]. Earlier tokens are in the slots of theirs.
@@ -136,7 +139,7 @@ def mask(
         visible &= seen > asking - window
     if chunk is not None:
         visible &= seen // chunk == asking // chunk
-    return torch.zeros(visible.shape, dtype=dtype).masked_fill(~visible, torch.finfo(dtype).min)[None, None]
+    return torch.zeros(visible.shape, dtype=dtype).masked_fill(~visible, HIDDEN)[None, None]
 
 
 def _dtype(fact: Any) -> torch.dtype:

@@ -12,6 +12,8 @@ from etkit.running.generation.caches import cache_of
 from etplugins.runtime.program_files import ProgramFiles
 from etplugins.runtime.session import Session
 
+_ENDS = "get_eos_ids"
+
 
 class Decoder:
     """A program for `executorch-llm/v1`, or one with a cache of the kind `external`, and the text that its cache holds.
@@ -35,7 +37,8 @@ class Decoder:
             BuildError: The runtime refuses the program.
         """
         self._session = Session(files, scratch)
-        self.ends = {int(each) for each in self._session.call("get_eos_ids", [])}
+        ends = self._session.call(_ENDS, []) if _ENDS in files.facts["methods"] else ()  # an application may know them
+        self.ends = {int(each) for each in ends}
         self.context = int(self._session.call("get_max_context_len", [])[0])
         self._cache = cache_of(files, self._session)
         self.held: list[int] = []
