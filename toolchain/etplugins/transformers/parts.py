@@ -31,8 +31,8 @@ class DecoderCache(Part, section="Cache"):
         kind: What holds the keys and values. `static`: transformers' cache, for every backend. `custom`: ExecuTorch's
             cache, which its operators update and read in place on CPUs. `ring`: the same, but a layer with a sliding
             window holds only the window and the tokens of one call. `quantized`: 8 bits for each value, with a scale
-            for each token and head. `external`: the caller; keys and values are inputs and outputs of static shapes. For
-            example `custom`.
+            for each token and head. `external`: the caller; keys and values are inputs and outputs of static shapes.
+            For example `custom`.
     """
 
     _LEFT_OUT = ("kind", "max_seq_length")
