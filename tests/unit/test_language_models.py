@@ -68,11 +68,11 @@ def test_a_cache_of_the_caller_has_static_shapes_and_a_method_for_one_token(tmp_
 
 
 def test_planning_a_cache_of_the_caller_needs_what_reports_its_names(tmp_path: Path) -> None:
-    assert "interface" in planned(tmp_path, wanted(kind="external")).report_parts
+    assert "interface" in planned(tmp_path, wanted(kind="external", max_seq_length=16)).report_parts
     assert "etplugins.applications" in plugin_sections.needed(validate.load(tmp_path / "model.yaml").data)
 
 
-@pytest.mark.parametrize("cache", [{}, {"kind": "external"}])
+@pytest.mark.parametrize("cache", [{}, {"kind": "external", "max_seq_length": 16}])
 def test_a_method_verify_returns_all_scores(tmp_path: Path, cache: dict[str, Any]) -> None:
     plan = planned(tmp_path, wanted(**cache), methods={"forward": {}, "verify": {}})
     forward, verify = (as_json(plan.methods[name]) for name in ("forward", "verify"))
