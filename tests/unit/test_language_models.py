@@ -67,6 +67,21 @@ def test_a_cache_of_the_caller_has_static_shapes_and_a_method_for_one_token(tmp_
         assert not any(as_json(methods[name])["dynamic_shapes"])
 
 
+def test_each_adapter_has_a_method_for_one_token_with_a_cache_of_the_caller(tmp_path: Path) -> None:
+    manifest = {
+        "huggingface": wanted(kind="external", max_seq_length=16),
+        "adapters": {"fr": "fr"},
+        "weights": "net.safetensors",
+    }
+    path = tmp_path / "model.yaml"
+    path.write_text(json.dumps({"schema": "executorch-model/v1", "name": "net", "model": manifest}))
+    methods = validate.load(path).data["methods"]
+    assert {name: method["example_inputs"][0]["shape"] for name, method in methods.items()} == {
+        **{"forward": [1, 16], "decode": [1, 1]},
+        **{"forward_fr": [1, 16], "decode_fr": [1, 1]},
+    }
+
+
 def test_planning_a_cache_of_the_caller_needs_what_reports_its_names(tmp_path: Path) -> None:
     assert "interface" in planned(tmp_path, wanted(kind="external", max_seq_length=16)).report_parts
     assert "etplugins.applications" in plugin_sections.needed(validate.load(tmp_path / "model.yaml").data)
