@@ -75,10 +75,12 @@ def test_each_adapter_has_a_method_for_one_token_with_a_cache_of_the_caller(tmp_
     }
     path = tmp_path / "model.yaml"
     path.write_text(json.dumps({"schema": "executorch-model/v1", "name": "net", "model": manifest}))
-    methods = validate.load(path).data["methods"]
-    assert {name: method["example_inputs"][0]["shape"] for name, method in methods.items()} == {
-        **{"forward": [1, 16], "decode": [1, 1]},
-        **{"forward_fr": [1, 16], "decode_fr": [1, 1]},
+    methods = from_manifest(validate.load(path).data).methods
+    assert {name: as_json(method)["example_inputs"][0]["shape"] for name, method in methods.items()} == {
+        "forward": [1, 16],
+        "decode": [1, 1],
+        "forward_fr": [1, 16],
+        "decode_fr": [1, 1],
     }
 
 
