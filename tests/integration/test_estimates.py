@@ -24,6 +24,7 @@ MODEL = net(
     ids="return self.second(self.first(self.embedding(x)).relu())",
     write="self.cache.copy_(self.cache * 0.5 + x); return self.cache + 1",
     read="return self.cache * x",
+    empty="return x + x",
 )
 FORWARD = {"forward": {"example_inputs": [{"shape": [1, 8, 32]}]}}
 STATE = {
@@ -36,6 +37,7 @@ _IDS = {"entry": "ids", "example_inputs": [{"shape": [1, 8], "dtype": "int64"}]}
 _ANY = {"dynamic_shapes": [[None, None, {"dim": "length", "min": 2, "max": 64}]]}
 CASES: dict[str, dict[str, Any]] = {
     "a delegate": {"methods": FORWARD},
+    "a delegate without weights": {"methods": {"empty": {"entry": "empty", "example_inputs": [{"shape": [1, 16]}]}}},
     "no backend, a dynamic size": {"methods": {"forward": {**FORWARD["forward"], **_ANY, "partitioners": []}}},
     "methods with a state": {"methods": STATE},
     "methods that share a state": {"methods": STATE, "share_mutable_buffers": True},
