@@ -62,11 +62,12 @@ def _table(kind: str, node: Mapping[str, Any], result: Mapping[str, Any]) -> int
     kernel = [node.get(f"{of}_{side}", 1) for of in ("kernel", "pooling") for side in ("height", "width")]
     if kind == "XNNStaticResizeBilinear2D":  # a pixel has four places, and two weights: floats, or integers of 16 bits
         weights = 2 * (4 if result["datatype"].endswith("32") else 2)
-        return prod(result["dims"][1:3]) * (4 * _POINTER + weights)
+        pixels: int = prod(result["dims"][1:3])
+        return pixels * (4 * _POINTER + weights)
     if prod(kernel) == 1 and kind != "XNNConvTranspose2d":
         return 0
-    _, height, width, _ = result["dims"]
-    places = width * prod(kernel)
+    height, width = map(int, result["dims"][1:3])
+    places: int = width * prod(kernel)
     if kind == "XNNConvTranspose2d" and _has_parts(node):
         places //= node["subsampling_height"] * node["subsampling_width"]
     if kind == "XNNDepthwiseConv2d" and node["dilation_width"] == 1:  # neighbours share columns
