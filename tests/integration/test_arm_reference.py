@@ -160,12 +160,26 @@ def test_limits_for_what_vela_estimates(tmp_path: Path) -> None:
     said = f"net.yaml:{at}: checks.vela.cycles: Vela estimates {cycles:,} cycles for `decide`; the limit is 1\n"
     assert said in output
     assert "checks.vela.sram_bytes.decide: Vela estimates " in output
+    [note] = [each for each in json.loads((tmp_path / "out/net.report.json").read_bytes())["notes"] if "Vela" in each]
+    [shown] = re.findall(r"([\d.,e-]+) ms", note)
+    assert float(shown) == pytest.approx(figures["milliseconds"], rel=0.01)
 
 
 def test_a_limit_for_what_vela_did_not_compile_fails_the_build(tmp_path: Path) -> None:
     """Without quantization, Ethos-U takes nothing, and all figures would be 0."""
     text = DECIDE[: DECIDE.index("    quantize:")]
     code, output = build(tmp_path, "checks: {vela: {cycles: 1000}}\n", text=text)
+    assert code == 3, output
+    assert "checks.vela.cycles: Vela compiled nothing of `decide`, so it has no estimate" in output
+
+
+def test_limits_hold_for_what_a_recipe_gives_to_vela(tmp_path: Path) -> None:
+    text = DECIDE[: DECIDE.index("    partitioners:")]
+    for limit in ("{cycles: 1}", "{cycles: {decide: 1}}"):
+        code, output = build(tmp_path, f"recipe: arm_ethos_u55_int8\nchecks: {{vela: {limit}}}\n", text=text)
+        assert code == 3, output
+        assert ": Vela estimates " in output
+    code, output = build(tmp_path, "recipe: xnnpack_fp32\nchecks: {vela: {cycles: 1}}\n", text=text)
     assert code == 3, output
     assert "checks.vela.cycles: Vela compiled nothing of `decide`, so it has no estimate" in output
 

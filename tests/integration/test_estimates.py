@@ -24,6 +24,7 @@ MODEL = net(
     ids="return self.second(self.first(self.embedding(x)).relu())",
     write="self.cache.copy_(self.cache * 0.5 + x); return self.cache + 1",
     read="return self.cache * x",
+    empty="return x + x",
 )
 FORWARD = {"forward": {"example_inputs": [{"shape": [1, 8, 32]}]}}
 STATE = {
@@ -36,6 +37,7 @@ _IDS = {"entry": "ids", "example_inputs": [{"shape": [1, 8], "dtype": "int64"}]}
 _ANY = {"dynamic_shapes": [[None, None, {"dim": "length", "min": 2, "max": 64}]]}
 CASES: dict[str, dict[str, Any]] = {
     "a delegate": {"methods": FORWARD},
+    "a delegate without weights": {"methods": {"empty": {"entry": "empty", "example_inputs": [{"shape": [1, 16]}]}}},
     "no backend, a dynamic size": {"methods": {"forward": {**FORWARD["forward"], **_ANY, "partitioners": []}}},
     "methods with a state": {"methods": STATE},
     "methods that share a state": {"methods": STATE, "share_mutable_buffers": True},
@@ -122,20 +124,24 @@ def test_delegates_keep_as_much_in_other_files(etbuild: Run, tmp_path: Path) -> 
 
 
 def test_a_process_keeps_what_was_said(etbuild: Run, tmp_path: Path) -> None:
-    """Weights in XNNPACK's form, the values inside of its graphs, and the tables of its convolutions."""
+    """Weights in XNNPACK's form, the values inside of its graphs, and the tables of its operators."""
     (tmp_path / "model.py").write_text(
         net(
             "self.up, self.down = torch.nn.Linear(256, 4096), torch.nn.Linear(4096, 256)",
             "self.convs = torch.nn.Sequential(*(torch.nn.Conv2d(8, 8, 3, padding=1) for _ in range(16)))",
+            "self.wide = torch.nn.ConvTranspose2d(2, 2, 4, stride=2, padding=1)",
             forward="return self.down(torch.nn.functional.silu(self.up(x)))",
             image="return self.convs(x).relu()",
+            larger="return torch.nn.functional.interpolate(self.wide(x), scale_factor=1.25, mode='bilinear').relu()",
         )
     )
     layers = {"example_inputs": [{"shape": [1, 512, 256]}]}
     image = {"entry": "image", "example_inputs": [{"shape": [1, 8, 128, 128]}]}
     quantized = {"entry": "forward", "quantize": _8DA4W | {"torchao": _8DA4W["torchao"][:1]}, **layers}
     int8 = {"quantize": {"pt2e": {**_INT8["pt2e"], "quantizers": [{"backend": "xnnpack"}]}}}
-    methods = {"forward": layers, "four_bits": quantized, "image": image, "image_int8": {**image, **int8}}
+    larger = {"entry": "larger", "example_inputs": [{"shape": [1, 2, 256, 256]}]}
+    images = {"image": image, "image_int8": {**image, **int8}, "larger": larger}
+    methods = {"forward": layers, "four_bits": quantized, **images}
     code, out, err = etbuild("plan", {"methods": methods}, "--memory", "--json")
     assert code == 0, err
     [said] = json.loads(out)["programs"]

@@ -154,8 +154,8 @@ class Plan(Lowered):
         described = {"inputs", "outputs"} & (self.metadata or {}).keys()
         asked: dict[str, object] = {"quantization": quantized, "tokenizer": self.tokenizer, "interface": described}
         asked |= {"precision": self.model.precision, "applications": self.applications}
-        of_backends = sorted(self.used_backends.keys() & plugins.group("report_part").keys())
-        return [*(part for part, is_asked in asked.items() if is_asked), *of_backends]
+        named = sorted((self.used_backends.keys() | self.checks.keys()) & plugins.group("report_part").keys())
+        return [*(part for part, is_asked in asked.items() if is_asked), *named]
 
     @property
     def _provided(self) -> list[tuple[str, str]]:

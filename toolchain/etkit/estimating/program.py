@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from etbuild.emit.shared_buffers import ARENA
-from etbuild.lower.blobs import Blob
+from etbuild.lower.blobs import Blob, blob_bytes
 from etkit.inspection.details import LargeTensor, large_tensors
 
 if TYPE_CHECKING:
@@ -171,6 +171,6 @@ def _kept(plan: ExecutionPlan, blobs: Sequence[Blob], weights: int) -> Kept:
     from etkit.estimating import xnnpack
 
     compiled = [blobs[each.processed.index].content for each in plan.delegates if each.id == xnnpack.DELEGATE]
-    graphs = [xnnpack.graph(bytes(each)) for each in compiled]
+    graphs = [xnnpack.graph(blob_bytes(each)) for each in compiled]
     tables = sum(xnnpack.tables(each) for each in graphs)
     return weights + tables, xnnpack.workspaces(xnnpack.workspace(each) for each in graphs)

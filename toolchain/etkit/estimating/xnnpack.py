@@ -1,7 +1,7 @@
 """What XNNPACK keeps for a graph besides its packed weights, from the shapes in its delegate.
 
-It follows `memory-planner.c` and `runtime.c` of XNNPACK: values inside of a graph are in a workspace, and a
-convolution keeps a table with the places of what it reads.
+It follows XNNPACK. Values inside of a graph are in a workspace: `memory-planner.c` and `runtime.c`. A convolution, a
+pooling or a resize keeps a table with the places of what it reads: `deconvolution-nhwc.c`, `resize-bilinear-nhwc.c`.
 """
 
 from __future__ import annotations
@@ -53,18 +53,34 @@ def workspaces(sizes: Iterable[int]) -> int:
 
 
 def tables(made: Graph) -> int:
-    """The bytes of the tables of a graph's convolutions and poolings, for one of a batch."""
-    values, total = _values(made), 0
-    for kind, node in _nodes(made):
-        kernel = [node.get(f"{of}_{side}", 1) for of in ("kernel", "pooling") for side in ("height", "width")]
-        if prod(kernel) > 1 and "Transpose" not in kind:
-            _, height, width, _ = values[node["output_id"]]["dims"]
-            places = width * prod(kernel)
-            if kind == "XNNDepthwiseConv2d" and node["dilation_width"] == 1:  # neighbours share columns
-                step = min(node["subsampling_width"], node["kernel_width"]) * node["kernel_height"]
-                places = prod(kernel) + (width - 1) * step
-            total += height * places * _POINTER
-    return total
+    """The bytes of the tables of a graph's convolutions, poolings and resizes, for one of a batch."""
+    values = _values(made)
+    return sum(_table(kind, node, values[node["output_id"]]) for kind, node in _nodes(made))
+
+
+def _table(kind: str, node: Mapping[str, Any], result: Mapping[str, Any]) -> int:
+    kernel = [node.get(f"{of}_{side}", 1) for of in ("kernel", "pooling") for side in ("height", "width")]
+    if kind == "XNNStaticResizeBilinear2D":  # a pixel has four places, and two weights: floats, or integers of 16 bits
+        weights = 2 * (4 if result["datatype"].endswith("32") else 2)
+        pixels: int = prod(result["dims"][1:3])
+        return pixels * (4 * _POINTER + weights)
+    if prod(kernel) == 1 and kind != "XNNConvTranspose2d":
+        return 0
+    height, width = map(int, result["dims"][1:3])
+    places: int = width * prod(kernel)
+    if kind == "XNNConvTranspose2d" and _has_parts(node):
+        places //= node["subsampling_height"] * node["subsampling_width"]
+    if kind == "XNNDepthwiseConv2d" and node["dilation_width"] == 1:  # neighbours share columns
+        step = min(node["subsampling_width"], node["kernel_width"]) * node["kernel_height"]
+        places = prod(kernel) + (width - 1) * step
+    return height * places * _POINTER
+
+
+def _has_parts(node: Mapping[str, Any]) -> bool:
+    """Whether a transposed convolution has a small kernel for each place in its stride. It reserves memory for the
+    whole kernel, but a process keeps only what these write."""
+    sides = ("height", "width")
+    return all(node[f"dilation_{of}"] == 1 and node[f"subsampling_{of}"] <= node[f"kernel_{of}"] for of in sides)
 
 
 def workspace(made: Graph) -> int:

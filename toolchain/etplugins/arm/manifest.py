@@ -17,10 +17,12 @@ class VelaSection(Section):
     """Limits for what Vela estimates."""
 
     def check(self, manifest: Manifest) -> Iterator[Problem]:
-        """Yields a problem for each method that does not exist, or that no Ethos-U runs."""
+        """Yields a problem for each method that does not exist, or that no Ethos-U runs. With a recipe, only the report
+        can check the latter."""
         defaults, methods = manifest.get("defaults", {}), manifest.get("methods", {})
         lists = {name: partitioners.of_method(defaults, methods, name)[0] for name in methods}
-        running = [name for name in lists if _NAME in {partitioners.name_and_options(each)[0] for each in lists[name]}]
+        named = {name: {partitioners.name_and_options(each)[0] for each in entries} for name, entries in lists.items()}
+        running = [name for name in named if _NAME in named[name] or "recipe" in manifest]
         limits: Mapping[str, Any] = manifest.get("checks", {})["vela"]
         for key, limit in limits.items():
             for name, hint in unknown(limit if isinstance(limit, dict) else (), methods):

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from etbuild.errors import CheckError, Problem
+from etbuild.plan.plan import Plan
 from etbuild.report.parts import Added, Reported
 from etbuild.results import CheckResult
 
 _NAME, _DELEGATE = "ethos-u", "EthosUBackend"
 _SHOWN = {
     "cycles": "{:,.0f} cycles",
-    "milliseconds": "{:,.3f} ms",
+    "milliseconds": "{:,.3g} ms",
     "sram_bytes": "{:,.0f} bytes of SRAM",
     "dram_bytes": "{:,.0f} bytes of DRAM",
     "flash_bytes": "{:,.0f} bytes of flash",
@@ -21,18 +22,23 @@ _HINT = "the options of `ethos-u` describe the system, such as `memory_mode`; if
 
 
 def report(program: Reported) -> Added:
-    """What Vela estimates: a note for each method, and figures for the report and the index.
+    """What Vela estimates: a note for each method, and figures for the report and the index."""
+    found = _estimates(program)
+    notes = [Problem(_note(name, figures)) for name, figures in found.items()]
+    return Added(notes=notes, content={"vela": found} if found else {}, indexed=("vela",) * bool(found))
+
+
+def check(program: Reported) -> Added:
+    """Compares what Vela estimates with the limits of the manifest.
 
     Raises:
         CheckError: An estimate is larger than its limit, or Vela compiled nothing of a method with a limit.
     """
-    graphs = program.lowering["graphs"]
-    found = {name: graph.get("estimates", {}).get(_DELEGATE, {}) for name, graph in sorted(graphs.items())}
-    found = {name: figures for name, figures in found.items() if figures.get("delegates")}
-    limits: Mapping[str, Any] = program.plan.checks.get("vela", {})
+    found = _estimates(program)
+    limits: Mapping[str, Any] = program.plan.checks["vela"]
     checks, problems = list[CheckResult](), list[Problem]()
     for key, limit in sorted(limits.items()):
-        for name in limit if isinstance(limit, dict) else _running(program):
+        for name in limit if isinstance(limit, dict) else _running(program.plan, found):
             path = ("checks", "vela", key, *([name] if isinstance(limit, dict) else []))
             most = limit[name] if isinstance(limit, dict) else limit
             if name not in found:
@@ -45,13 +51,25 @@ def report(program: Reported) -> Added:
                 message = f"Vela estimates {_SHOWN[key].format(actual)} for `{name}`; the limit is {most:,}"
                 problems.append(Problem(message, path, _HINT))
     CheckError.raise_if(problems)
-    notes = [Problem(_note(name, figures)) for name, figures in found.items()]
-    return Added(notes=notes, checks=checks, content={"vela": found} if found else {}, indexed=("vela",) * bool(found))
+    return Added(checks=checks)
 
 
-def _running(program: Reported) -> list[str]:
-    methods = program.plan.methods.items()
-    return [name for name, method in methods if _NAME in {entry.backend for entry in method.partitioners}]
+def _estimates(program: Reported) -> dict[str, Mapping[str, float]]:
+    graphs = program.lowering["graphs"]
+    found = {name: graph.get("estimates", {}).get(_DELEGATE, {}) for name, graph in sorted(graphs.items())}
+    return {name: figures for name, figures in found.items() if figures.get("delegates")}
+
+
+def _running(plan: Plan, found: Collection[str]) -> list[str]:
+    """The methods that Vela compiled or should have compiled: all, if it compiled none and no list says which."""
+    of_recipe = plan.recipe is not None and _NAME in plan.recipe.backends
+    said = {
+        name
+        for name, method in plan.methods.items()
+        if _NAME in {entry.backend for entry in method.partitioners}
+        or (of_recipe and "partitioners" in method.from_recipe)
+    }
+    return sorted({*found, *said} or plan.methods)
 
 
 def _note(name: str, figures: Mapping[str, float]) -> str:
