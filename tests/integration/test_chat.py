@@ -210,6 +210,16 @@ def test_a_long_conversation_loses_its_oldest_turns(decoder: Any, tmp_path: Path
             [*conversation.answer(tight + "x" * 5, MOST)]
 
 
+def test_a_conversation_without_a_message_of_the_user_leaves_nothing_out(decoder: Any, tmp_path: Path) -> None:
+    from etkit.running.generation.chat_tokenizer import ChatTokenizer
+    from etkit.running.generation.conversation import Conversation
+
+    with ChatTokenizer(files(tmp_path, TOOLS), WEATHER) as reader:
+        conversation = Conversation(decoder, reader, "be brief", 0, shorten=True)
+        with pytest.raises(InputError, match=r"^the newest turn has \d+ tokens.*\n.* or a shorter turn"):
+            [*conversation.answer([{**RESULT, "content": "x" * 600}], MOST)]
+
+
 def test_a_conversation_leaves_no_turn_out_unasked(decoder: Any, tmp_path: Path) -> None:
     from etkit.running.generation.chat_tokenizer import ChatTokenizer
     from etkit.running.generation.conversation import Conversation

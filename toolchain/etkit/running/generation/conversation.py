@@ -75,10 +75,10 @@ class Conversation:
         context = self._decoder.context
         prompt = self._tokenizer.prompt(self.messages)
         while self._shorten and len(prompt) + min(most, context // 4) > context:
-            begin, *later = (at for at, each in enumerate(self.messages) if each["role"] == "user")
-            if not later:
+            users = [at for at, each in enumerate(self.messages) if each["role"] == "user"]
+            if len(users) < 2:
                 break
-            del self.messages[begin : later[0]]
+            del self.messages[users[0] : users[1]]
             self.left_out += 1
             prompt = self._tokenizer.prompt(self.messages)
         if not 0 < len(prompt) <= context:
