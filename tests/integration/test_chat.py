@@ -245,6 +245,7 @@ def test_the_command_takes_tools_and_their_results(built: Path, tmp_path: Path) 
     refused = commands.etbuild(*command)
     assert refused.returncode == 2
     assert "`--tools`: the chat template of this model takes no tools" in refused.stderr
+    assert not (tmp_path / "out").exists()  # it is refused before the build
     done = commands.etbuild(
         *command, "--data", f"chat_template.jinja={tmp_path / 'chat_template.jinja'}", typed=json.dumps(RESULT)
     )

@@ -20,9 +20,6 @@ class Conversation:
         shorten: Whether a conversation that the cache cannot hold loses its oldest turns. A turn is a message of the
             user and all messages until the next one of the user.
 
-    Raises:
-        InputError: The template takes no tools, and there are some.
-
     Attributes:
         messages: The messages of the turns that are left, and those before the first turn.
         answers: The tokens of each answer.
@@ -32,7 +29,6 @@ class Conversation:
     def __init__(
         self, decoder: Decoder, tokenizer: ChatTokenizer, system: str | None, temperature: float, shorten: bool = False
     ) -> None:
-        tokenizer.check_tools()
         self._shorten, self.left_out = shorten, 0
         self._decoder, self._tokenizer, self._temperature = decoder, tokenizer, temperature
         self._ends = decoder.ends | tokenizer.ends_of_turns()

@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,6 +72,7 @@ def run(options: argparse.Namespace) -> int:
     """Builds the program and prints the text that it generates."""
     from etbuild.manifest import validate
     from etbuild.manifest.sections import Model
+    from etbuild.processes import forked
     from etkit.building.programs import build_each, programs_of
     from etplugins.transformers.sections import HuggingFace
     from etplugins.transformers.tasks import has_external_cache
@@ -89,10 +91,12 @@ def run(options: argparse.Namespace) -> int:
         hint = "run it in your application: see the page `Speech and translation` or the page `Images and text`"
         raise InputError.of(f"{options.manifest}: `generate` does not run programs for `{runner}`", hint)
     given = given_inputs(options, options.manifest.parent)
-    if options.chat:
-        _check_template(loaded[0].data["tokenizer"], given)
+    tokenizer = _with_template(loaded[0].data["tokenizer"], given) if options.chat else []
     speak()
     options.restart()  # then a crash of the runner's native code is reported as an error
+    if tools:
+        what = "the check of `--tools`"  # in a child, since the processes of a build should not import transformers
+        forked.run({what: partial(_check_tools, tokenizer, tools)}, 1)
     how = build.how_to_build(options)
     names, values = build.wanted(options), settings(options)
     programs = programs_of(loaded, (options.manifest, None), names, values, given)
@@ -128,12 +132,22 @@ def _tools(file: Path | None) -> list[dict[str, Any]]:
     return tools
 
 
-def _check_template(tokenizer: str | list[str], given: Inputs) -> None:
-    """Refuses a tokenizer without a chat template before the build."""
+def _with_template(tokenizer: str | list[str], given: Inputs) -> list[Path]:
+    """The files of a tokenizer. Refuses one without a chat template before the build."""
     names = [tokenizer] if isinstance(tokenizer, str) else tokenizer
-    if not have_template(given.find_data(name, ("tokenizer",)) for name in names):
+    files = [given.find_data(name, ("tokenizer",)) for name in names]
+    if not have_template(files):
         hint = f"add {TEMPLATE}, or the tokenizer_config.json that has the template, to `tokenizer`"
         raise InputError.of("`tokenizer` names no file with a chat template", hint)
+    return files
+
+
+def _check_tools(tokenizer: list[Path], tools: list[dict[str, Any]]) -> None:
+    """Refuses tools that the chat template leaves out, before the build."""
+    from etkit.running.generation.chat_tokenizer import ChatTokenizer
+
+    with ChatTokenizer(tokenizer, tools) as reader:
+        reader.check_tools()
 
 
 def _chat(artifacts: list[Artifact], tools: list[dict[str, Any]], options: argparse.Namespace) -> None:
