@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from etbuild.key.declared import Inputs
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # control characters, except tab and newline
+_RESULT = re.compile(r'\s*(\[\s*)?\{\s*"role"')  # how a line with results of tools begins
+_RESULT_EXAMPLE = '{"role": "tool", "name": "weather", "content": "sunny"}'
 _TEXT, _ANSWER = 50, 512  # the default numbers of tokens
 
 
@@ -129,6 +131,8 @@ def _tools(file: Path | None) -> list[dict[str, Any]]:
         raise InputError.of(f"--tools: {file} cannot be read: {reason}") from None
     if not isinstance(tools, list) or not all(isinstance(each, dict) for each in tools):
         raise InputError.of(f"--tools: {file} is not a list of objects", "write it as transformers' `tools` takes it")
+    if file is not None and not tools:
+        raise InputError.of(f"--tools: {file} has no tool", "name a tool, or leave out `--tools`")
     return tools
 
 
@@ -173,14 +177,26 @@ def _chat(artifacts: list[Artifact], tools: list[dict[str, Any]], options: argpa
 
 
 def _results(line: str) -> list[dict[str, Any]] | None:
-    """The messages of a line in JSON with results of tools: one object or a list. None for what a user says."""
+    """The messages of a line in JSON with results of tools: one object or a list. None for what a user says.
+
+    Raises:
+        InputError: The line begins as results do, or has one, and is not valid.
+    """
+    reason = "each object needs the role `tool`"
     try:
         found = json_file.parse(line.encode())
-    except ValueError:
-        return None
+    except ValueError as error:
+        found, reason = None, str(error)
     messages = found if isinstance(found, list) else [found]
-    are_results = all(isinstance(each, dict) and each.get("role") == "tool" for each in messages)
-    return messages if are_results else None
+    are_results = [isinstance(each, dict) and each.get("role") == "tool" for each in messages]
+    if not any(are_results) and _RESULT.match(line) is None:
+        return None
+    if all(are_results):
+        if all(isinstance(each.get("content"), str) for each in messages):
+            return messages
+        reason = "`content` is not text"
+    hint = f"write such an object, or a list of them: {_RESULT_EXAMPLE}"
+    raise InputError.of(f"a line is not a valid result of a tool: {reason}", hint)
 
 
 def _turns(first: str | None, write: Callable[[str], None]) -> Iterator[str]:
