@@ -263,6 +263,14 @@ def test_the_command_answers_lines(built: Path, tmp_path: Path) -> None:
     assert done.stdout == "".join(f"{text}\n" for text in wanted)
 
 
+def test_notes_are_printed_if_a_later_turn_fails(built: Path, tmp_path: Path) -> None:
+    command = ["generate", built / "model.yaml", TURNS[0], "--chat", "--tokens", 1, "-o", tmp_path]
+    done = commands.etbuild(*command, "--cache-dir", built.parent / "cache-of-chat", typed="x" * 600)
+    assert done.returncode == 2
+    note, error = (done.stderr.find(text) for text in ("note: an answer was cut after 1 tokens", "error: the convers"))
+    assert 0 <= note < error
+
+
 def test_the_index_has_the_template(built: Path) -> None:
     index = json.loads((built / "out/net.index.json").read_text())
     assert "net.tokenizer/chat_template.jinja" in {each["file"] for each in index["artifacts"]}

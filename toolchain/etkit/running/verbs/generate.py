@@ -155,25 +155,28 @@ def _check_tools(tokenizer: list[Path], tools: list[dict[str, Any]]) -> None:
 
 
 def _chat(artifacts: list[Artifact], tools: list[dict[str, Any]], options: argparse.Namespace) -> None:
-    """Answers the turns of a user. Prints each token as soon as it is there."""
+    """Answers the turns of a user. Prints each token as soon as it is there, and notes even after an error."""
+    conversation: Conversation | None = None
     paths = {kind: [each.path for each in artifacts if each.kind == kind] for kind in ("named_data", "tokenizer")}
     [program] = [each.path for each in artifacts if each.kind == "program"]
-    with tempfile.TemporaryDirectory() as scratch, _only_tokens() as write:
-        from etkit.running.generation.chat_tokenizer import ChatTokenizer
-        from etkit.running.generation.conversation import Conversation
-        from etkit.running.generation.decoder import Decoder
-        from etplugins.runtime import program_files
+    try:
+        with tempfile.TemporaryDirectory() as scratch, _only_tokens() as write:
+            from etkit.running.generation.chat_tokenizer import ChatTokenizer
+            from etkit.running.generation.conversation import Conversation
+            from etkit.running.generation.decoder import Decoder
+            from etplugins.runtime import program_files
 
-        with ChatTokenizer(paths["tokenizer"], tools) as tokenizer:
-            decoder = Decoder(program_files.read(program, paths["named_data"]), Path(scratch))
-            conversation = Conversation(decoder, tokenizer, options.system, options.temperature, options.shorten)
-            for turn in _turns(options.prompt, write):
-                new = (_results(turn) if tools else None) or turn
-                for piece in conversation.answer(new, options.tokens or _ANSWER):
-                    write(piece)
-                write("\n")
-    for note in conversation.notes:
-        print(f"note: {note}", file=sys.stderr)
+            with ChatTokenizer(paths["tokenizer"], tools) as tokenizer:
+                decoder = Decoder(program_files.read(program, paths["named_data"]), Path(scratch))
+                conversation = Conversation(decoder, tokenizer, options.system, options.temperature, options.shorten)
+                for turn in _turns(options.prompt, write):
+                    new = (_results(turn) if tools else None) or turn
+                    for piece in conversation.answer(new, options.tokens or _ANSWER):
+                        write(piece)
+                    write("\n")
+    finally:
+        for note in conversation.notes if conversation is not None else []:
+            print(f"note: {note}", file=sys.stderr)
 
 
 def _results(line: str) -> list[dict[str, Any]] | None:
