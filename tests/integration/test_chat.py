@@ -159,6 +159,21 @@ def test_a_conversation_continues_in_the_cache(decoder: Any, tmp_path: Path, mon
         assert decoder.computed == len(decoder.held) == len(reader.prompt(conversation.messages[:3])) + 2
 
 
+def test_an_empty_prompt_is_an_error_of_its_own(decoder: Any, tmp_path: Path) -> None:
+    from etkit.running.generation.chat_tokenizer import ChatTokenizer
+    from etkit.running.generation.continuation import continuation
+    from etkit.running.generation.conversation import Conversation
+
+    made = files(tmp_path, "{#- writes nothing -#}")
+    file = tmp_path / "tokenizer.json"
+    with pytest.raises(InputError, match=r"^the prompt is empty: it has no token .*\n    write a text$"):
+        [*continuation(decoder, str(file), "", MOST, 0)]
+    with ChatTokenizer(made) as reader:
+        conversation = Conversation(decoder, reader, None, 0)
+        with pytest.raises(InputError, match=r"^the prompt is empty: it has no token"):
+            [*conversation.answer("hello", MOST)]
+
+
 def test_a_temperature_draws_tokens() -> None:
     from etkit.running.generation.decoder import chosen
 

@@ -77,7 +77,7 @@ class Conversation:
             del self.messages[users[0] : users[1]]
             self.left_out += 1
             prompt = self._tokenizer.prompt(self.messages)
-        if not 0 < len(prompt) <= context:
+        if len(prompt) > context:
             what = "newest turn" if self._shorten else "conversation"
             other = "a shorter turn" if self._shorten else "`--shorten` to leave out the oldest turns"
             message = f"the {what} has {len(prompt)} tokens, and the cache of the program {context}"

@@ -242,6 +242,8 @@ def _generate(artifacts: list[Artifact], options: argparse.Namespace, is_held_he
 def _by_runner(files: list[str], options: argparse.Namespace) -> None:
     """Runs ExecuTorch's runner, which prints each token immediately."""
     program, tokenizer, *data = files
+    if not options.prompt:
+        raise InputError.of("the prompt is empty, and ExecuTorch's runner takes no such prompt", "write a text")
     with _only_tokens() as write:
         import executorch.kernels.quantized  # noqa: F401 - registers kernels, as the next line does
         from executorch.extension.llm.custom_ops import custom_ops  # noqa: F401
