@@ -159,6 +159,21 @@ def test_a_conversation_continues_in_the_cache(decoder: Any, tmp_path: Path, mon
         assert decoder.computed == len(decoder.held) == len(reader.prompt(conversation.messages[:3])) + 2
 
 
+def test_an_empty_prompt_is_an_error_of_its_own(decoder: Any, tmp_path: Path) -> None:
+    from etkit.running.generation.chat_tokenizer import ChatTokenizer
+    from etkit.running.generation.continuation import continuation
+    from etkit.running.generation.conversation import Conversation
+
+    made = files(tmp_path, "{#- writes nothing -#}")
+    file = tmp_path / "tokenizer.json"
+    with pytest.raises(InputError, match=r"^the prompt is empty: it has no token .*\n    write a text$"):
+        [*continuation(decoder, str(file), "", MOST, 0)]
+    with ChatTokenizer(made) as reader:
+        conversation = Conversation(decoder, reader, None, 0)
+        with pytest.raises(InputError, match=r"^the prompt is empty: it has no token"):
+            [*conversation.answer("hello", MOST)]
+
+
 def test_a_temperature_draws_tokens() -> None:
     from etkit.running.generation.decoder import chosen
 
@@ -210,6 +225,16 @@ def test_a_long_conversation_loses_its_oldest_turns(decoder: Any, tmp_path: Path
             [*conversation.answer(tight + "x" * 5, MOST)]
 
 
+def test_a_conversation_without_a_message_of_the_user_leaves_nothing_out(decoder: Any, tmp_path: Path) -> None:
+    from etkit.running.generation.chat_tokenizer import ChatTokenizer
+    from etkit.running.generation.conversation import Conversation
+
+    with ChatTokenizer(files(tmp_path, TOOLS), WEATHER) as reader:
+        conversation = Conversation(decoder, reader, "be brief", 0, shorten=True)
+        with pytest.raises(InputError, match=r"^the newest turn has \d+ tokens.*\n.* or a shorter turn"):
+            [*conversation.answer([{**RESULT, "content": "x" * 600}], MOST)]
+
+
 def test_a_conversation_leaves_no_turn_out_unasked(decoder: Any, tmp_path: Path) -> None:
     from etkit.running.generation.chat_tokenizer import ChatTokenizer
     from etkit.running.generation.conversation import Conversation
@@ -235,6 +260,7 @@ def test_the_command_takes_tools_and_their_results(built: Path, tmp_path: Path) 
     refused = commands.etbuild(*command)
     assert refused.returncode == 2
     assert "`--tools`: the chat template of this model takes no tools" in refused.stderr
+    assert not (tmp_path / "out").exists()  # it is refused before the build
     done = commands.etbuild(
         *command, "--data", f"chat_template.jinja={tmp_path / 'chat_template.jinja'}", typed=json.dumps(RESULT)
     )
@@ -250,6 +276,14 @@ def test_the_command_answers_lines(built: Path, tmp_path: Path) -> None:
     done = commands.etbuild(*command, typed="\n".join(["", *TURNS[1:]]))
     assert done.returncode == 0, done.stderr
     assert done.stdout == "".join(f"{text}\n" for text in wanted)
+
+
+def test_notes_are_printed_if_a_later_turn_fails(built: Path, tmp_path: Path) -> None:
+    command = ["generate", built / "model.yaml", TURNS[0], "--chat", "--tokens", 1, "-o", tmp_path]
+    done = commands.etbuild(*command, "--cache-dir", built.parent / "cache-of-chat", typed="x" * 600)
+    assert done.returncode == 2
+    note, error = (done.stderr.find(text) for text in ("note: an answer was cut after 1 tokens", "error: the convers"))
+    assert 0 <= note < error
 
 
 def test_the_index_has_the_template(built: Path) -> None:

@@ -215,6 +215,9 @@ def test_generate_runs_a_quantized_program_from_the_cache(tmp_path: Path) -> Non
     built, cached = commands.etbuild(*arguments), commands.etbuild(*arguments)
     assert built.returncode == cached.returncode == 0, built.stderr + cached.stderr
     assert cached.stdout == built.stdout
+    empty = commands.etbuild(*(each if each != PROMPT else "" for each in arguments))
+    assert empty.returncode == 2
+    assert "error: the prompt is empty, and ExecuTorch's runner takes no such prompt" in empty.stderr
 
 
 @pytest.mark.long

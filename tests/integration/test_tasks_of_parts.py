@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import wave
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from tests.helpers import commands, single_calls
 from tests.helpers.random_tokens import tokens
 from tests.helpers.runtime import run
 from tests.helpers.small_configurations import CODECS, IMAGE, SAM, SAM2, VITS
+
+from .conftest import Build
 
 transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.filterwarnings("ignore")  # warnings of transformers
@@ -85,6 +88,20 @@ def _patches(image: torch.Tensor) -> dict[str, torch.Tensor]:
     patches = image[0].reshape(3, 4, 8, 4, 8).permute(1, 3, 2, 4, 0).reshape(1, 16, -1)
     shapes = {"pixel_attention_mask": torch.ones((1, 16), dtype=torch.int32), "spatial_shapes": torch.tensor([[4, 4]])}
     return {"pixel_values": patches, **shapes}
+
+
+@pytest.mark.parametrize("shape", [[2, 3, 32, 32], [3, 32, 32], [1, 1, 32, 32]])
+def test_patches_of_anything_but_one_image_are_refused(shape: list[int], build: Build) -> None:
+    huggingface = {"task": "zero-shot-image-classification", "config": _config("siglip2", _TOWERS["siglip2"])}
+    manifest = {
+        "schema": "executorch-model/v1",
+        "name": "net",
+        "model": {"huggingface": {**huggingface, "max_source_length": 38}},
+        "methods": {"image_encoder": {"example_inputs": [{"shape": shape}]}, "text_encoder": {}, "scores": {}},
+    }
+    outcome = build(json.dumps(manifest))
+    assert outcome.code == 2
+    assert f"an image has the shape {shape}\n    write [1, 3, HEIGHT, WIDTH]: one image" in outcome.err
 
 
 _FINDERS = ("owlvit", "owlv2")
@@ -436,8 +453,6 @@ def test_a_pair_that_transformers_does_not_call_one_describes_an_image(tmp_path:
 def test_a_model_that_does_not_fit_its_task_is_named(
     huggingface: dict[str, Any], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import json
-
     manifest = {"schema": "executorch-model/v1", "name": "net", "model": {"huggingface": huggingface}}
     (tmp_path / "net.yaml").write_text(json.dumps(manifest))
     assert main.main(["build", str(tmp_path / "net.yaml"), "-o", str(tmp_path / "out"), "--no-cache"]) != 0

@@ -19,6 +19,7 @@ from etbuild.plan.plan import Plan, from_manifest
 from etbuild.plan.step_plans import read_plan
 from etkit.local.build import BuildOptions, build
 from etkit.running.generation.tokenizer_files import preferred
+from etkit.running.verbs import generate
 from etkit.running.verbs.generate import Text
 from etplugins.tokenizer.files import unknown_tokens
 from etplugins.transformers.parts import settings_of
@@ -270,6 +271,7 @@ def test_the_runner_gets_the_file_of_the_tokenizer_that_it_reads(names: list[str
         (["text", "--system", "be nice"], "`--system` goes with `--chat`"),
         (["text", "--shorten"], "`--shorten` goes with `--chat`"),
         (["--chat", "--tools", "none.json"], "--tools: none.json cannot be read: No such file or directory"),
+        (["--chat", "--tools", "empty.json"], "--tools: empty.json has no tool\n    name a tool, or leave out"),
         (
             ["--chat"],
             "`tokenizer` names no file with a chat template\n    add chat_template.jinja, or the tokenizer_conf",
@@ -277,10 +279,45 @@ def test_the_runner_gets_the_file_of_the_tokenizer_that_it_reads(names: list[str
     ],
 )
 def test_a_chat_needs_a_template(
-    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     planned(tmp_path, wanted(), runner="executorch-llm/v1", tokenizer=["tokenizer.json", "tokenizer_config.json"])
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (tmp_path / name).write_text("{}")
+    (tmp_path / "empty.json").write_text("[]")
+    monkeypatch.chdir(tmp_path)
     assert main(["generate", str(tmp_path / "model.yaml"), *arguments]) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ('{"role": "tool", "name": "w"}', "`content` is not text"),
+        ('{"role": "tool", "content": 5}', "`content` is not text"),
+        ('[{"role": "tool", "content": "a"}, {"content": null, "role": "tool"}]', "`content` is not text"),
+        ('[{"role": "tool", "content": "a"}, {"role": "user", "content": "b"}]', "each object needs the role `tool`"),
+        (' { "role": "tools", "content": "a"}', "each object needs the role `tool`"),
+        ('{"role": "tool", "content": "a"', "Expecting ',' delimiter"),
+        ('[{"role": "tool", "content": "a"}', "Expecting ',' delimiter"),
+    ],
+)
+def test_a_line_that_is_no_valid_result_of_a_tool_is_an_error(line: str, reason: str) -> None:
+    with pytest.raises(InputError, match=r"^a line is not a valid result of a tool: .*\n    write such") as raised:
+        generate._results(line)
+    assert reason in str(raised.value)
+
+
+@pytest.mark.parametrize("line", ["hello", "[]", "5", "{}", '{"a": "role"}', "what is {role}?", '"role"'])
+def test_what_a_user_says_is_no_result_of_a_tool(line: str) -> None:
+    assert generate._results(line) is None
+
+
+def test_results_of_tools_are_an_object_or_a_list() -> None:
+    result = {"content": "sunny", "role": "tool"}
+    assert generate._results(json.dumps(result)) == [result]
+    assert generate._results(json.dumps([result, result])) == [result, result]

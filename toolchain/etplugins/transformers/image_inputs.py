@@ -50,10 +50,7 @@ def encoded(model: Any, image: torch.Tensor) -> ImageTokens:
     Raises:
         InputError: The shape of the image does not fit the model.
     """
-    channels = _channels(model)
-    if image.dim() != 4 or image.shape[:2] != (1, channels):
-        message = f"an image has the shape {list(image.shape)}"
-        raise InputError.at(("methods",), message, f"write [1, {channels}, HEIGHT, WIDTH]: one image")
+    _check_shape(model, image)
     with KnownValues():
         inputs = _inputs(model, image)
         features, layers = _outputs(model, inputs)
@@ -61,9 +58,17 @@ def encoded(model: Any, image: torch.Tensor) -> ImageTokens:
 
 
 def features(model: Any, image: torch.Tensor) -> Any:
-    """What `get_image_features` of a model returns for an image. Arguments are those of `encoded`."""
+    """What `get_image_features` of a model returns for an image. Arguments and errors are those of `encoded`. A model
+    that takes no patches takes several images too."""
     with KnownValues():
         return model.get_image_features(**_inputs(model, image))
+
+
+def _check_shape(model: Any, image: torch.Tensor) -> None:
+    channels = _channels(model)
+    if image.dim() != 4 or image.shape[:2] != (1, channels):
+        message = f"an image has the shape {list(image.shape)}"
+        raise InputError.at(("methods",), message, f"write [1, {channels}, HEIGHT, WIDTH]: one image")
 
 
 def _row(features: Any) -> torch.Tensor:
@@ -93,6 +98,7 @@ def _inputs(model: Any, image: torch.Tensor) -> dict[str, torch.Tensor]:
     unit = _unit(model)
     if unit is None:
         return {"pixel_values": image}
+    _check_shape(model, image)
     height, width = image.shape[-2:]
     if not isinstance(height, int) or not isinstance(width, int):
         hint = "write a method for each size, with `entry: encode_image`"

@@ -20,9 +20,6 @@ class Conversation:
         shorten: Whether a conversation that the cache cannot hold loses its oldest turns. A turn is a message of the
             user and all messages until the next one of the user.
 
-    Raises:
-        InputError: The template takes no tools, and there are some.
-
     Attributes:
         messages: The messages of the turns that are left, and those before the first turn.
         answers: The tokens of each answer.
@@ -32,7 +29,6 @@ class Conversation:
     def __init__(
         self, decoder: Decoder, tokenizer: ChatTokenizer, system: str | None, temperature: float, shorten: bool = False
     ) -> None:
-        tokenizer.check_tools()
         self._shorten, self.left_out = shorten, 0
         self._decoder, self._tokenizer, self._temperature = decoder, tokenizer, temperature
         self._ends = decoder.ends | tokenizer.ends_of_turns()
@@ -75,13 +71,13 @@ class Conversation:
         context = self._decoder.context
         prompt = self._tokenizer.prompt(self.messages)
         while self._shorten and len(prompt) + min(most, context // 4) > context:
-            begin, *later = (at for at, each in enumerate(self.messages) if each["role"] == "user")
-            if not later:
+            users = [at for at, each in enumerate(self.messages) if each["role"] == "user"]
+            if len(users) < 2:
                 break
-            del self.messages[begin : later[0]]
+            del self.messages[users[0] : users[1]]
             self.left_out += 1
             prompt = self._tokenizer.prompt(self.messages)
-        if not 0 < len(prompt) <= context:
+        if len(prompt) > context:
             what = "newest turn" if self._shorten else "conversation"
             other = "a shorter turn" if self._shorten else "`--shorten` to leave out the oldest turns"
             message = f"the {what} has {len(prompt)} tokens, and the cache of the program {context}"

@@ -78,7 +78,9 @@ class Decoder:
             InputError: The prompt has no token, or more than `context`.
             BuildError: The runtime cannot run the program.
         """
-        if not 0 < len(text) <= self.context:
+        if not text:
+            raise InputError.of("the prompt is empty: it has no token that the program could continue", "write a text")
+        if len(text) > self.context:
             message = f"the prompt has {len(text)} tokens, and the cache of the program {self.context}"
             raise InputError.of(message, "write a larger `max_length` of the cache, or a shorter prompt")
         tokens = [*text]

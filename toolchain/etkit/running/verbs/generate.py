@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from etbuild.key.declared import Inputs
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # control characters, except tab and newline
+_RESULT = re.compile(r'\s*(\[\s*)?\{\s*"role"')  # how a line with results of tools begins
+_RESULT_EXAMPLE = '{"role": "tool", "name": "weather", "content": "sunny"}'
 _TEXT, _ANSWER = 50, 512  # the default numbers of tokens
 
 
@@ -71,6 +74,7 @@ def run(options: argparse.Namespace) -> int:
     """Builds the program and prints the text that it generates."""
     from etbuild.manifest import validate
     from etbuild.manifest.sections import Model
+    from etbuild.processes import forked
     from etkit.building.programs import build_each, programs_of
     from etplugins.transformers.sections import HuggingFace
     from etplugins.transformers.tasks import has_external_cache
@@ -89,10 +93,12 @@ def run(options: argparse.Namespace) -> int:
         hint = "run it in your application: see the page `Speech and translation` or the page `Images and text`"
         raise InputError.of(f"{options.manifest}: `generate` does not run programs for `{runner}`", hint)
     given = given_inputs(options, options.manifest.parent)
-    if options.chat:
-        _check_template(loaded[0].data["tokenizer"], given)
+    tokenizer = _with_template(loaded[0].data["tokenizer"], given) if options.chat else []
     speak()
     options.restart()  # then a crash of the runner's native code is reported as an error
+    if tools:
+        what = "the check of `--tools`"  # in a child, since the processes of a build should not import transformers
+        forked.run({what: partial(_check_tools, tokenizer, tools)}, 1)
     how = build.how_to_build(options)
     names, values = build.wanted(options), settings(options)
     programs = programs_of(loaded, (options.manifest, None), names, values, given)
@@ -125,48 +131,75 @@ def _tools(file: Path | None) -> list[dict[str, Any]]:
         raise InputError.of(f"--tools: {file} cannot be read: {reason}") from None
     if not isinstance(tools, list) or not all(isinstance(each, dict) for each in tools):
         raise InputError.of(f"--tools: {file} is not a list of objects", "write it as transformers' `tools` takes it")
+    if file is not None and not tools:
+        raise InputError.of(f"--tools: {file} has no tool", "name a tool, or leave out `--tools`")
     return tools
 
 
-def _check_template(tokenizer: str | list[str], given: Inputs) -> None:
-    """Refuses a tokenizer without a chat template before the build."""
+def _with_template(tokenizer: str | list[str], given: Inputs) -> list[Path]:
+    """The files of a tokenizer. Refuses one without a chat template before the build."""
     names = [tokenizer] if isinstance(tokenizer, str) else tokenizer
-    if not have_template(given.find_data(name, ("tokenizer",)) for name in names):
+    files = [given.find_data(name, ("tokenizer",)) for name in names]
+    if not have_template(files):
         hint = f"add {TEMPLATE}, or the tokenizer_config.json that has the template, to `tokenizer`"
         raise InputError.of("`tokenizer` names no file with a chat template", hint)
+    return files
+
+
+def _check_tools(tokenizer: list[Path], tools: list[dict[str, Any]]) -> None:
+    """Refuses tools that the chat template leaves out, before the build."""
+    from etkit.running.generation.chat_tokenizer import ChatTokenizer
+
+    with ChatTokenizer(tokenizer, tools) as reader:
+        reader.check_tools()
 
 
 def _chat(artifacts: list[Artifact], tools: list[dict[str, Any]], options: argparse.Namespace) -> None:
-    """Answers the turns of a user. Prints each token as soon as it is there."""
+    """Answers the turns of a user. Prints each token as soon as it is there, and notes even after an error."""
+    conversation: Conversation | None = None
     paths = {kind: [each.path for each in artifacts if each.kind == kind] for kind in ("named_data", "tokenizer")}
     [program] = [each.path for each in artifacts if each.kind == "program"]
-    with tempfile.TemporaryDirectory() as scratch, _only_tokens() as write:
-        from etkit.running.generation.chat_tokenizer import ChatTokenizer
-        from etkit.running.generation.conversation import Conversation
-        from etkit.running.generation.decoder import Decoder
-        from etplugins.runtime import program_files
+    try:
+        with tempfile.TemporaryDirectory() as scratch, _only_tokens() as write:
+            from etkit.running.generation.chat_tokenizer import ChatTokenizer
+            from etkit.running.generation.conversation import Conversation
+            from etkit.running.generation.decoder import Decoder
+            from etplugins.runtime import program_files
 
-        with ChatTokenizer(paths["tokenizer"], tools) as tokenizer:
-            decoder = Decoder(program_files.read(program, paths["named_data"]), Path(scratch))
-            conversation = Conversation(decoder, tokenizer, options.system, options.temperature, options.shorten)
-            for turn in _turns(options.prompt, write):
-                new = (_results(turn) if tools else None) or turn
-                for piece in conversation.answer(new, options.tokens or _ANSWER):
-                    write(piece)
-                write("\n")
-    for note in conversation.notes:
-        print(f"note: {note}", file=sys.stderr)
+            with ChatTokenizer(paths["tokenizer"], tools) as tokenizer:
+                decoder = Decoder(program_files.read(program, paths["named_data"]), Path(scratch))
+                conversation = Conversation(decoder, tokenizer, options.system, options.temperature, options.shorten)
+                for turn in _turns(options.prompt, write):
+                    new = (_results(turn) if tools else None) or turn
+                    for piece in conversation.answer(new, options.tokens or _ANSWER):
+                        write(piece)
+                    write("\n")
+    finally:
+        for note in conversation.notes if conversation is not None else []:
+            print(f"note: {note}", file=sys.stderr)
 
 
 def _results(line: str) -> list[dict[str, Any]] | None:
-    """The messages of a line in JSON with results of tools: one object or a list. None for what a user says."""
+    """The messages of a line in JSON with results of tools: one object or a list. None for what a user says.
+
+    Raises:
+        InputError: The line begins as results do, or has one, and is not valid.
+    """
+    reason = "each object needs the role `tool`"
     try:
         found = json_file.parse(line.encode())
-    except ValueError:
-        return None
+    except ValueError as error:
+        found, reason = None, str(error)
     messages = found if isinstance(found, list) else [found]
-    are_results = all(isinstance(each, dict) and each.get("role") == "tool" for each in messages)
-    return messages if are_results else None
+    are_results = [isinstance(each, dict) and each.get("role") == "tool" for each in messages]
+    if not any(are_results) and _RESULT.match(line) is None:
+        return None
+    if all(are_results):
+        if all(isinstance(each.get("content"), str) for each in messages):
+            return messages
+        reason = "`content` is not text"
+    hint = f"write such an object, or a list of them: {_RESULT_EXAMPLE}"
+    raise InputError.of(f"a line is not a valid result of a tool: {reason}", hint)
 
 
 def _turns(first: str | None, write: Callable[[str], None]) -> Iterator[str]:
@@ -209,6 +242,8 @@ def _generate(artifacts: list[Artifact], options: argparse.Namespace, is_held_he
 def _by_runner(files: list[str], options: argparse.Namespace) -> None:
     """Runs ExecuTorch's runner, which prints each token immediately."""
     program, tokenizer, *data = files
+    if not options.prompt:
+        raise InputError.of("the prompt is empty, and ExecuTorch's runner takes no such prompt", "write a text")
     with _only_tokens() as write:
         import executorch.kernels.quantized  # noqa: F401 - registers kernels, as the next line does
         from executorch.extension.llm.custom_ops import custom_ops  # noqa: F401
