@@ -13,7 +13,7 @@ from etbuild.results import CheckResult
 _NAME, _DELEGATE = "ethos-u", "EthosUBackend"
 _SHOWN = {
     "cycles": "{:,.0f} cycles",
-    "milliseconds": "{:,.3g} ms",
+    "milliseconds": "{:,.6g} ms",
     "sram_bytes": "{:,.0f} bytes of SRAM",
     "dram_bytes": "{:,.0f} bytes of DRAM",
     "flash_bytes": "{:,.0f} bytes of flash",
