@@ -282,7 +282,9 @@ def test_notes_are_printed_if_a_later_turn_fails(built: Path, tmp_path: Path) ->
     command = ["generate", built / "model.yaml", TURNS[0], "--chat", "--tokens", 1, "-o", tmp_path]
     done = commands.etbuild(*command, "--cache-dir", built.parent / "cache-of-chat", typed="x" * 600)
     assert done.returncode == 2
-    note, error = (done.stderr.find(text) for text in ("note: an answer was cut after 1 tokens", "error: the convers"))
+    note, error = (
+        done.stderr.find(text) for text in ("note: an answer was cut after 1 tokens", "error: the conversation")
+    )
     assert 0 <= note < error
 
 

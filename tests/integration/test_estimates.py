@@ -124,8 +124,9 @@ def test_delegates_keep_as_much_in_other_files(etbuild: Run, tmp_path: Path) -> 
 
 
 def test_a_process_keeps_what_was_said(etbuild: Run, tmp_path: Path) -> None:
-    """Weights in XNNPACK's form, the values inside of its graphs, and the tables of its operators. Without the tables of
-    `larger`, the ratio is 0.47 or 0.68."""
+    """Weights in XNNPACK's form, the values inside of its graphs, and the tables of its operators.
+
+    Without the tables of `larger`, its ratio is 0.47 or 0.68."""
     (tmp_path / "model.py").write_text(
         net(
             "self.up, self.down = torch.nn.Linear(256, 4096), torch.nn.Linear(4096, 256)",
