@@ -126,9 +126,8 @@ def _of_decoder(name: str, _entry: str, huggingface: HuggingFace) -> Method:
     """`decode` takes one token in each call. Each other method takes any number of tokens up to the longest call, or
     always as many if its caller holds the cache."""
     if has_external_cache(huggingface):
-        length = (
-            1 if name.partition("_")[0] == "decode" else longest_call(huggingface) or 1
-        )  # `decode_fr` of an adapter
+        is_one = name.partition("_")[0] == "decode"  # also `decode_fr` of an adapter
+        length = 1 if is_one else longest_call(huggingface) or 1
         tokens: ExampleInput = {**_POSITION, "shape": [1, length]}
         return {"example_inputs": [tokens, {**tokens, "fill": "arange"}, {"of_model": "caches", "length": length}]}
     tokens, shapes = _tokens("seq", 1 if name == "decode" else longest_call(huggingface), 8)
