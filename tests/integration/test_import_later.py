@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -47,6 +48,33 @@ def test_what_writes_programs_imports_no_passes_and_no_compiler() -> None:
     of_exir = ("executorch.exir.program", "executorch.exir.pass_base", "executorch.backends", "torchao")
     wrong = (*of_exir, "torch._dynamo.convert_frame", "torch._inductor.lowering", "torch._functorch.aot_autograd")
     assert [name for name in names if name.startswith(wrong)] == []
+
+
+SAVES = """
+import sys, torch
+class Branch(torch.nn.Module):
+    def forward(self, x):
+        return torch.cond(x.sum() > 0, lambda x: x.sin(), lambda x: x.cos(), (x,))
+torch.export.save(torch.export.export(Branch(), (torch.ones(3),)), sys.argv[1])
+"""
+READS = """
+import torch
+from torch.export.pt2_archive._package import load_pt2
+from etplugins.accelerate.import_later import waiting
+with switches.on("loading"):
+    program = load_pt2(PATH).exported_programs["model"]
+waited = waiting()
+value = program.module()(torch.zeros(3)).tolist()
+print(json.dumps([value, "torch._inductor" in waited]))
+"""
+
+
+def test_reading_a_method_leaves_inductor_waiting(tmp_path: Path) -> None:
+    path = tmp_path / "method.pt2"
+    subprocess.run([sys.executable, "-c", SAVES, path], check=True)
+    value, waited = run(f"{IMPORTS}PATH = {str(path)!r}{READS}", waits=True)
+    assert value == [1.0, 1.0, 1.0]
+    assert waited
 
 
 NAMES = """

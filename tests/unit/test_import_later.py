@@ -110,3 +110,23 @@ def test_importing_a_module_below_runs_its_package_first(user: ModuleType, tmp_p
     (tmp_path / "later_pack/another.py").write_text("import sys\nRAN = sys.modules['later_pack'].__dict__['RAN']\n")
     importlib.invalidate_caches()
     assert importlib.import_module("later_pack.another").RAN == 1
+
+
+def test_a_module_that_changes_its_class_keeps_it(user: ModuleType, tmp_path: Path) -> None:
+    """PyTorch's modules of settings do so, and have no attributes but through that class."""
+    (tmp_path / "later_settings.py").write_text(
+        "import sys\nfrom types import ModuleType\nclass Settings(ModuleType):\n"
+        "    def __getattr__(self, name):\n        return len(name)\nsys.modules[__name__].__class__ = Settings\n"
+    )
+    importlib.invalidate_caches()
+    with import_later([], ["later_settings"]):
+        settings = importlib.import_module("later_settings")
+        assert settings.size == 4  # a function asks within the context
+    assert type(settings).__name__ == "Settings"
+    assert len(waiting()) == 2, "nobody has used the others"
+
+
+def test_a_module_runs_within_a_context_without_its_packages(user: ModuleType) -> None:
+    with import_later([]):
+        assert user.renamed(1) == 1
+    assert waiting() == ["later_pack"]

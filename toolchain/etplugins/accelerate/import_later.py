@@ -41,7 +41,8 @@ class _Module(ModuleType):
         importer = _importing_module() if _active and not state.runs else None
         if importer is None:
             _run(self)
-            return ModuleType.__getattribute__(self, name)
+            found = ModuleType.__getattribute__ if type(self) is _Module else getattr  # it may still run
+            return found(self, name)
         state.stand_ins.append(made := _StandIn(self, name, importer))
         return made
 
@@ -78,7 +79,8 @@ def _run(module: ModuleType) -> None:
                 exec(state.code, vars(module))
             finally:
                 state.runs = spec._initializing = False
-            object.__setattr__(module, "__class__", ModuleType)
+            if isinstance(module, _Module):  # modules of settings change their class themselves
+                object.__setattr__(module, "__class__", ModuleType)
             for stand_in in state.stand_ins:
                 _real(stand_in)
 

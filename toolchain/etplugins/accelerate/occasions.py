@@ -76,7 +76,7 @@ def saving() -> AbstractContextManager[None]:
 
 def loading() -> AbstractContextManager[None]:
     """Returns a context manager in which `torch.export.load` is faster."""
-    return entered(["compile_on_demand", "share_provenance", "read_hints_once"])
+    return entered(["import_lowering_later", "compile_on_demand", "share_provenance", "read_hints_once"])
 
 
 def quantizing() -> AbstractContextManager[None]:
