@@ -38,6 +38,7 @@ PAGES = {
     "comparison": "What the comparison costs",
     "checkpoints": "New checkpoints",
     "memory": "Memory of packed checkpoints",
+    "outside": "What stays outside of delegates",
     "estimates": "What is said before a build",
     "bazel": "Actions of Bazel",
     "monorepo": "Many programs in Bazel",
@@ -160,6 +161,8 @@ def _new(name: str, sections: list[str]) -> str:
 
 
 _ESTIMATED = ("model", "build", "build, ratio", "files", "files, ratio", "kept", "kept, ratio")
+_OUTSIDE = ("model", *(f"{what} {side}" for what in ("outside", "share", "delegates") for side in ("before", "after")))
+_LESS = ("model", "phase", "before ms", "after ms", "after / before", "low", "high")
 _OF_WINDOWS = ("cache", "call", "window", "planned", "largest", "largest MB")
 
 
@@ -255,6 +258,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "mutations": _mutations,
     "growth": lambda: _new("growth", ["slopes"]),
     "latency": lambda: _new("latency", ["programs"]),
+    "outside": lambda: _of("outside", "models", _OUTSIDE),
+    "latency of less": lambda: _of("outside", "latency", _LESS),
     "estimates": lambda: _of("estimates", "programs", _ESTIMATED),
     "windows": lambda: _of("estimates", "windows", _OF_WINDOWS),
     **{f"age of {name}": partial(_age, name) for name in OWN},

@@ -34,6 +34,7 @@ LLM = Path(__file__).resolve().parents[1] / "llm"
 OF_ZOO = ("bert", "vit", "mobilenet v2", "whisper", "llama")
 OF_OPTIMUM = {"qwen 3, 4 layers": "qwen3", "llama 3, 4 layers": "llama"}
 """The types of models that have the sizes of `llm/qwen3`."""
+RUNS, SECONDS = 12, 10.0
 ETBUILD = [sys.executable, "-m", "etbuild"]
 
 
@@ -85,8 +86,8 @@ def main() -> None:
     parser = frame.parser(__doc__)
     models = [*OF_ZOO, *OF_OPTIMUM]
     parser.add_argument("--models", nargs="+", choices=models, default=models, metavar="NAME")
-    parser.add_argument("--runs", type=int, default=12, help=f"processes of each program, at least {FEWEST}")
-    parser.add_argument("--seconds", type=float, default=10, help="for each phase of two programs")
+    parser.add_argument("--runs", type=int, default=RUNS, help=f"processes of each program, at least {FEWEST}")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="for each phase of two programs")
     options = parser.parse_args()
     frame.begin(options.write, options.loaded)
     found: list[Row] = []
