@@ -101,6 +101,28 @@ def read(name: str, directory: Path | None = None) -> Results:
     )
 
 
+def joined(directory: Path | None, name: str, section: str, rows: list[Row], loaded: bool) -> list[Row]:
+    """Rows, and those of other models that an earlier run has measured: with the same code, on the same machine, and
+    with as much other work. So a long benchmark can be measured in parts.
+
+    Args:
+        directory: That of the results. None: there are no earlier ones.
+        name: The benchmark.
+        section: The section of the rows.
+        rows: What was measured now. The first column names the model.
+        loaded: Whether the machine did other work.
+    """
+    kept = read(name, directory)
+    then = kept["measured"].get(section, {})
+    if not rows or directory is None or kept["machine"] != machine():
+        return rows
+    if (then.get("code"), then.get("loaded", False)) != (digest(), loaded):
+        return rows
+    model = next(iter(rows[0]))
+    now = {row[model] for row in rows}
+    return [*(row for row in kept["sections"][section] if row[model] not in now), *rows]
+
+
 def write(directory: Path | None, name: str, sections: dict[str, list[Row]], loaded: bool) -> None:
     """Writes results, if a directory is given. Keeps the sections of the same machine that were not measured now."""
     if directory is None:

@@ -50,6 +50,7 @@ _OF_MODELS: dict[str, tuple[Json, Json]] = {
     "wide resnet-50": ({"name": "wide_resnet"}, {"forward": method("forward", {"shape": [1, 3, 224, 224]})}),
 }
 _ROTARY = "16 rotary layers"
+_RATIOS = ("cold / plain", "changed / plain", "changed / cold")
 LARGE = (_ROTARY, *_OF_MODELS)
 """Models with many equal layers, or with many weights."""
 
@@ -222,13 +223,15 @@ def main() -> None:
         rows.append(compare(name, scratch) if options.bytes else measure(name, scratch, options.pairs))
         shutil.rmtree(scratch.parent)
         frame.tell(rows[-1])
+        if not options.bytes:
+            measured = frame.joined(options.write, "checkpoints", "models", rows, options.loaded)
+            sections = {"models": measured, "summary": frame.summary(measured, _RATIOS)}
+            frame.write(options.write, "checkpoints", sections, options.loaded)  # it may be ended
     if options.bytes:
         if any("DIFFERENT" in row.values() for row in rows):
             sys.exit("a program differs from that of a lowering with its weights")
         return
-    sections = {"models": rows, "summary": frame.summary(rows, ("cold / plain", "changed / plain", "changed / cold"))}
     print(frame.table(sections["summary"]))
-    frame.write(options.write, "checkpoints", sections, options.loaded)
 
 
 if __name__ == "__main__":

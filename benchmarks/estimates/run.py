@@ -236,9 +236,11 @@ def main() -> None:
     sections: dict[str, list[Row]] = {each: [] for each in options.only}
     for name in options.models if "programs" in options.only else ():
         with tempfile.TemporaryDirectory() as scratch:
-            sections["programs"].append(row(name, Path(scratch)))
-        frame.tell(sections["programs"][-1])
-        frame.write(options.write, "estimates", {"programs": sections["programs"]}, options.loaded)  # it may be ended
+            found = row(name, Path(scratch))
+        frame.tell(found)
+        earlier = frame.joined(options.write, "estimates", "programs", [*sections["programs"], found], options.loaded)
+        sections["programs"] = earlier
+        frame.write(options.write, "estimates", {"programs": earlier}, options.loaded)  # it may be ended
     if "windows" in options.only:
         with tempfile.TemporaryDirectory() as scratch:
             for each in windows(Path(scratch), options.windows):

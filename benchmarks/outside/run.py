@@ -103,13 +103,14 @@ def main() -> None:
         print(json.dumps(of_model(options.of)))
         return
     frame.begin(options.write, options.loaded)
-    rows: list[Row] = []
+    rows, section = list[Row](), "latency" if options.latency else "models"
     for name in options.models or (TIMED if options.latency else MODELS):
         with tempfile.TemporaryDirectory() as scratch:
             rows += times(name, Path(scratch)) if options.latency else [measure(name, Path(scratch))]
         frame.tell(rows[-1])
+        rows = frame.joined(options.write, "outside", section, rows, options.loaded)
+        frame.write(options.write, "outside", {section: rows}, options.loaded)  # it may be ended
     print(frame.table(rows))
-    frame.write(options.write, "outside", {"latency" if options.latency else "models": rows}, options.loaded)
 
 
 if __name__ == "__main__":

@@ -104,11 +104,12 @@ def main() -> None:
             for name in options.models:
                 rows.append(measure(name, Path(scratch), worker, options.pairs))
                 frame.tell(rows[-1])
+                measured = frame.joined(options.write, "zoo", "models", rows, options.loaded)
+                sections = {"models": measured, "summary": frame.summary(measured, RATIOS)}
+                frame.write(options.write, "zoo", sections, options.loaded)  # it may be ended
         finally:
             worker.end()
-    sections = {"models": rows, "summary": frame.summary(rows, RATIOS)}
     print(frame.table(sections["summary"]))
-    frame.write(options.write, "zoo", sections, options.loaded)
     if not all(row["same bytes"] for row in rows):
         sys.exit("a program differs from the plain script's")
 
