@@ -161,6 +161,7 @@ def _new(name: str, sections: list[str]) -> str:
 
 
 _ESTIMATED = ("model", "build", "build, ratio", "files", "files, ratio", "kept", "kept, ratio")
+_CHECKPOINTS = ("model", "plain s", "cold s", "changed s", "nothing s", "cold / plain", "changed / plain")
 _OUTSIDE = ("model", *(f"{what} {side}" for what in ("outside", "share", "delegates") for side in ("before", "after")))
 _LESS = ("model", "phase", "before ms", "after ms", "after / before", "low", "high")
 _OF_WINDOWS = ("cache", "call", "window", "planned", "largest", "largest MB")
@@ -258,6 +259,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "mutations": _mutations,
     "growth": lambda: _new("growth", ["slopes"]),
     "latency": lambda: _new("latency", ["programs"]),
+    "checkpoints": lambda: _of("checkpoints", "models", _CHECKPOINTS),
     "outside": lambda: _of("outside", "models", _OUTSIDE),
     "latency of less": lambda: _of("outside", "latency", _LESS),
     "estimates": lambda: _of("estimates", "programs", _ESTIMATED),
