@@ -162,8 +162,6 @@ def _new(name: str, sections: list[str]) -> str:
 
 _ESTIMATED = ("model", "build", "build, ratio", "files", "files, ratio", "kept", "kept, ratio")
 _CHECKPOINTS = ("model", "plain s", "cold s", "changed s", "nothing s", "cold / plain", "changed / plain")
-_OUTSIDE = ("model", *(f"{what} {side}" for what in ("outside", "share", "delegates") for side in ("before", "after")))
-_LESS = ("model", "phase", "before ms", "after ms", "after / before", "low", "high")
 _OF_WINDOWS = ("cache", "call", "window", "planned", "largest", "largest MB")
 
 
@@ -260,8 +258,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "growth": lambda: _new("growth", ["slopes"]),
     "latency": lambda: _new("latency", ["programs"]),
     "checkpoints": lambda: _of("checkpoints", "models", _CHECKPOINTS),
-    "outside": lambda: _of("outside", "models", _OUTSIDE),
-    "latency of less": lambda: _of("outside", "latency", _LESS),
+    "outside": lambda: _new("outside", ["models", "latency"]),
     "estimates": lambda: _of("estimates", "programs", _ESTIMATED),
     "windows": lambda: _of("estimates", "windows", _OF_WINDOWS),
     **{f"age of {name}": partial(_age, name) for name in OWN},

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.zoo import zoo
+from benchmarks.zoo.zoo import MODELS
 from etbuild.files.digests import file_digest
 from etbuild.releases import SUPPORTED
 from tests.conftest import EXAMPLES, MANIFESTS
@@ -44,6 +46,19 @@ def test_programs_have_the_bytes_of_the_newest_release(
     assert index["versions"]["executorch"] == version
     found = {path.name: file_digest(path) for path in tmp_path.iterdir() if path.suffix in (".pte", ".ptd")}
     assert found == json.loads((GOLDEN / f"{name}.json").read_text())
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", MODELS)
+def test_models_of_the_zoo_have_the_bytes_of_the_newest_release(
+    name: str, release: tuple[str, dict[str, str]], tmp_path: Path
+) -> None:
+    """Both builds compare the program with PyTorch, in their own runtime."""
+    manifest = zoo.write(name, tmp_path / "model")
+    for out, environment in ((tmp_path / "newest", None), (tmp_path / "older", release[1])):
+        commands.build(manifest, out, environment=environment)
+    newest, older = (tmp_path / f"{out}/program.pte" for out in ("newest", "older"))
+    assert file_digest(newest) == file_digest(older)
 
 
 def test_its_runtime_runs_programs_of_the_newest_release(
