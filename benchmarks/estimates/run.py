@@ -238,9 +238,9 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as scratch:
             found = row(name, Path(scratch))
         frame.tell(found)
-        earlier = frame.joined(options.write, "estimates", "programs", [*sections["programs"], found], options.loaded)
-        sections["programs"] = earlier
-        frame.write(options.write, "estimates", {"programs": earlier}, options.loaded)  # it may be ended
+        rows = frame.joined(options.write, "estimates", "programs", [*sections["programs"], found], options.loaded)
+        sections["programs"] = rows
+        frame.write(options.write, "estimates", {"programs": rows}, options.loaded)  # it may be ended
     if "windows" in options.only:
         with tempfile.TemporaryDirectory() as scratch:
             for each in windows(Path(scratch), options.windows):
