@@ -291,6 +291,9 @@ COMPUTED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "transposed": lambda tensor: tensor.t().contiguous(),
     "channels last": lambda tensor: tensor.view(1, 2, 3, 1).to(memory_format=torch.channels_last),
     "with a constant": lambda tensor: tensor * torch.tensor([1.5, float("inf"), -0.0]),
+    "with one number": lambda tensor: tensor + torch.tensor(-0.5),
+    "with a large constant of one number": lambda tensor: tensor.sum() * torch.full((3, 2, 512), 0.1),
+    "with a constant of one integer": lambda tensor: tensor.sum().to(torch.int64) + torch.full((2000,), 3),
     "several results": lambda tensor: tensor.split([1, 1])[1].clone(),
     "options": lambda tensor: tensor.to(torch.bfloat16).sum(1, keepdim=True, dtype=torch.float32),
     "number that is not finite": lambda tensor: tensor.clamp(min=-float("inf")),
@@ -399,7 +402,8 @@ def test_a_part_of_a_weight_has_no_bytes() -> None:
 
 def test_a_recipe_has_no_large_constants_and_nothing_random() -> None:
     with pytest.raises(NoRecipe, match="a constant of 8192 bytes"):
-        recipes.constant(torch.zeros(2048))
+        recipes.constant(torch.arange(2048, dtype=torch.float32))
+    assert "constant" in recipes.constant(torch.zeros(2048)), "as ExecuTorch makes for a convolution without bias"
     with pytest.raises(NoRecipe, match="does more than to compute"):
         recipes.call(torch.ops.aten.rand_like.default, [torch.zeros(1)], {}, recipes.constant)
 

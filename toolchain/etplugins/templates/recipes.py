@@ -57,17 +57,19 @@ def weight(name: str) -> Recipe:
 
 
 def constant(tensor: torch.Tensor) -> Recipe:
-    """The recipe of a tensor that is no weight.
+    """The recipe of a tensor that is no weight. Of a tensor that has one number everywhere, it holds this number once.
 
     Raises:
         NoRecipe: It is too large.
     """
     if tensor.stride() != torch.empty(tensor.shape, device="meta").stride():
         raise NoRecipe("a constant with other strides meets the content")
-    if tensor.nbytes > _MOST_CONSTANT:
+    content = flat_bytes(tensor).view(-1, tensor.itemsize)
+    if bool((content == content[:1]).all()):
+        content = content[:1]
+    if content.numel() > _MOST_CONSTANT:
         raise NoRecipe(f"a constant of {tensor.nbytes} bytes meets the content")
-    content = bytes(flat_bytes(tensor).numpy()).hex()
-    return {"constant": content, "dtype": dtype_name(tensor.dtype), "shape": list(tensor.shape)}
+    return {"constant": bytes(content.numpy()).hex(), "dtype": dtype_name(tensor.dtype), "shape": list(tensor.shape)}
 
 
 def call(
@@ -168,7 +170,10 @@ def _from_json(value: Any, known: Ingredients) -> Any:
     if "constant" in value:
         content = torch.frombuffer(bytearray.fromhex(value["constant"]) or bytearray(1), dtype=torch.uint8)
         shape, dtype = value["shape"], _ENUMS["dtype"][value["dtype"]]
-        return content.view(dtype).view(shape) if 0 not in shape else torch.empty(shape, dtype=dtype)
+        if 0 in shape:
+            return torch.empty(shape, dtype=dtype)
+        numbers = content.view(dtype)
+        return numbers.view(shape) if len(numbers) > 1 else torch.full(shape, 0, dtype=dtype).copy_(numbers[0])
     if "operator" in value:
         if (packed := _packed(value, known)) is not None:
             return packed
