@@ -210,3 +210,40 @@ def test_errors_are_those_of_users() -> None:
         observed(Net(), IMAGE, "xnnpack", {"operators": ["convd"]})
     with pytest.raises(BuildError, match="none of these operators"):
         observed(Net(), IMAGE, "xnnpack", {"operators": ["conv3d"]})
+
+
+NUMBERS = """\
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv, self.table = nn.Conv2d(3, 2, 1), nn.Embedding(9, 2)
+
+    def forward(self, x):
+        places = torch.arange(4) * 2 + 1
+        near = x[:, 0, 0] > 0.25
+        return self.conv(x) + self.table(places).T.reshape(1, 2, 1, 4), places - 1, near * 3 + 1
+
+def create():
+    return Net()
+
+def batches():
+    return [(torch.rand(1, 3, 4, 4, generator=torch.Generator().manual_seed(n)),) for n in range(4)]
+"""
+
+
+def test_integers_keep_the_numbers_that_they_are_added_to(build: Build, tmp_path: Path) -> None:
+    """XNNPACK's quantizer makes a tensor of float32 of each number."""
+    made = build(manifest("{}").replace("[1, 3, 8, 8]", "[1, 3, 4, 4]"), model=NUMBERS)
+    assert quantized(made)["quantized"] > 0
+    image = torch.full((1, 3, 4, 4), 0.5)
+    ((actual,),) = run(made.directory / "net.pte", [[("forward", [image])]], tmp_path)
+    scope: dict[str, Any] = {}
+    exec(NUMBERS, scope)
+    expected = scope["create"]()(image)
+    assert [each.dtype for each in actual] == [torch.float32, torch.int64, torch.int64]
+    torch.testing.assert_close(actual[0], expected[0], rtol=0, atol=0.05)
+    assert all(torch.equal(one, other) for one, other in zip(actual[1:], expected[1:], strict=True))

@@ -243,7 +243,7 @@ def quantize_method(graph_module: GraphModule, quantization: Quantization, writt
     before = _first_outputs(graph_module, quantization, written)
     with wrap_user_error(quantization.path, "preparing the method"), switches.on("quantizing"):
         prepare = prepare_qat_pt2e if quantization.trains else prepare_pt2e
-        prepared = prepare(graph_module, _keeping_names(quantization.quantizer))
+        prepared = prepare(graph_module, _keeping_names_and_numbers(quantization.quantizer))
         forget_kinds(prepared)
     _check_prepared(prepared, quantization.path)
     _check_written(prepared, quantization.path)
@@ -290,14 +290,23 @@ def _quantizer(pt2e: Pt2e, path: DocumentPath) -> tuple[Quantizer, tuple[Limits,
     return quantizers[0] if len(quantizers) == 1 else ComposableQuantizer(quantizers), tuple(found)
 
 
-def _keeping_names(quantizer: Quantizer) -> Quantizer:
-    """Makes a quantizer keep the names of weights: the passes of some trace the graph again, and number them."""
+def _keeping_names_and_numbers(quantizer: Quantizer) -> Quantizer:
+    """Makes a quantizer keep the names of weights, and the numbers that operators of integers take.
+
+    The passes of some quantizers trace the graph again, and number the weights. Those of others make a tensor of
+    float32 of each number, which would turn a sum of integers into floating-point numbers.
+    """
     transform = quantizer.transform_for_annotation
 
     def transform_for_annotation(model: GraphModule) -> GraphModule:
         tensors = named_tensors(model)
         names = {id(tensor): name for name, tensor in reversed(tensors.items())}
+        arguments = {node: node.args for node in model.graph.nodes if _is_not_float32(node)}
         result = transform(model)
+        for node in result.graph.nodes:
+            old = arguments.get(node, node.args)
+            if len(old) == len(node.args):
+                node.args = tuple(map(_kept_number, old, node.args))
         for node in result.graph.find_nodes(op="get_attr"):
             value = _get(result, str(node.target))
             name = names.get(id(value), node.target)
@@ -307,6 +316,16 @@ def _keeping_names(quantizer: Quantizer) -> Quantizer:
 
     quantizer.transform_for_annotation = transform_for_annotation
     return quantizer
+
+
+def _is_not_float32(node: Node) -> bool:
+    value = node.meta.get("val")
+    return node.op == "call_function" and isinstance(value, torch.Tensor) and value.dtype != torch.float32
+
+
+def _kept_number(old: Any, new: Any) -> Any:
+    """An argument of an operator: the old one if it was a number, and is a tensor now."""
+    return old if isinstance(old, (int, float)) and isinstance(new, Node) else new
 
 
 def _run_passes(hook: str, graph_module: GraphModule, quantization: Quantization) -> GraphModule:
