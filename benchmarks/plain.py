@@ -3,7 +3,7 @@
     python benchmarks/plain.py MANIFEST OUT [--uncorrected]
 
 It exports each method, lowers all methods together with XNNPACK, and writes the program, with the weights in it or
-in one file beside it. A user would write all of it but `sort_weights`, `etplugins` and, often, `no_grad`. What
+in one file beside it. A user would write all of it but `sort_weights`, `etbuild`, `etplugins` and, often, `no_grad`. What
 ExecuTorch and XNNPACK compute wrongly is corrected as `etbuild` does, and what need not be computed in each call is
 left out, so that the programs can be compared.
 """
@@ -23,6 +23,7 @@ from executorch.exir.passes import MemoryPlanningPass
 from safetensors.torch import load_file
 from torch.export import Dim, ExportedProgram, export
 
+from etbuild.surroundings import arithmetic
 from etplugins.upstream import core_operators, lowering, tanh_gelu, xnnpack
 
 MANIFEST, OUT = Path(sys.argv[1]), Path(sys.argv[2])
@@ -67,10 +68,8 @@ def quantize_operators(program: ExportedProgram, inputs: tuple[torch.Tensor, ...
 
     quantizer = XNNPACKQuantizer().set_global(get_symmetric_quantization_config(is_per_channel=True))
     prepared = prepare_pt2e(program.module(), quantizer)
-    nnpack = torch.backends.nnpack.flags(enabled=False)
-    with torch.backends.mkldnn.flags(enabled=False), nnpack:  # these choose kernels by the processor
-        prepared(*inputs)
-        return convert_pt2e(prepared)
+    prepared(*inputs)
+    return convert_pt2e(prepared)
 
 
 def export_methods(manifest: dict[str, Any]) -> dict[str, ExportedProgram]:
@@ -123,6 +122,7 @@ def sort_weights(edge: EdgeProgramManager) -> None:
 
 def main() -> None:
     """Writes the program, and its weights beside it."""
+    arithmetic.leave_out_other_libraries()
     manifest = yaml.safe_load(MANIFEST.read_text("utf-8"))
     with torch.no_grad():  # else nodes that a model computes without gradients get other debug handles
         programs = export_methods(manifest)
