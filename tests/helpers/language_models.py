@@ -113,6 +113,13 @@ CONFIGS["inkling"] = {
     "moe_intermediate_size": 32,
     **SHAPE,
 }
+CONFIGS["recurrent_gemma"] = {
+    "model_type": "recurrent_gemma",
+    "block_types": ["recurrent", "attention"],
+    "attention_window_size": 8,
+    "conv1d_width": 4,
+    **{key: SHAPE[key] for key in SHAPE if key != "max_position_embeddings"},
+}
 CONFIGS["mixture"] = {
     "model_type": "qwen3_moe",
     "head_dim": 16,

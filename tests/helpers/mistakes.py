@@ -307,7 +307,7 @@ IN_COMMANDS = (
     line("an input in place of a method", "run out/net.pte [[1,2,3]]", "[2, 8]", needs_program=True),
     line("an input that is no JSON", "run out/net.pte forward [[1,", "[[1,", needs_program=True),
     line("an input of another shape", "run out/net.pte forward [[1,2,3]]", "[2, 8]", needs_program=True),
-    line("too many inputs", "run out/net.pte forward [1] [2]", "takes 1 inputs", "inspect", needs_program=True),
+    line("too many inputs", "run out/net.pte forward [1] [2]", "takes 1 input,", "inspect", needs_program=True),
     line("a test of a program", "test out/net.pte", "out/net.pte", "--program", needs_program=True),
     line("a page against nothing", "build net.yaml --against out/net.pte", "--against", "--html"),
     line("a folder that is none", "init --huggingface nowhere", "nowhere", "hub:OWNER/NAME"),

@@ -246,7 +246,7 @@ def test_a_decoder_that_takes_one_token_only_starts_at_the_first_position(projec
     [
         (["out/net.pte", "--method", "frward"], 2, "the program has no method `frward`\n    did you mean `forward`?"),
         (["out/net.pte", "--input", "0=[1]"], 2, "--input: the program has several methods"),
-        (["out/net.pte", "--method", "forward", "--input", "1=[1]"], 2, "--input 1: `forward` takes 1 inputs"),
+        (["out/net.pte", "--method", "forward", "--input", "1=[1]"], 2, "--input 1: `forward` takes 1 input,"),
         (["out/net.pte", "--method", "forward", "--input", "x"], 2, "--input x: expected NUMBER=VALUE"),
         (["out/net.pte", "--method", "forward", "--input", "0=[1]"], 2, "input 0 of `forward` has the shape [1]"),
         (["out/net.pte", "--method", "decode", "--input", "0=[[99]]"], 1, "the runtime cannot run `decode`"),

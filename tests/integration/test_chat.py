@@ -59,6 +59,36 @@ LLAMA = """\
 TOOLS = "{%- if tools %}{{ '<|im_start|>tools\\n' + tools | tojson + '<|im_end|>\\n' }}{% endif -%}\n" + CHATML
 WEATHER = [{"type": "function", "function": {"name": "weather", "description": "says it", "parameters": {}}}]
 RESULT = {"role": "tool", "name": "weather", "content": "sunny"}
+CALLING = """\
+{{- '<|im_start|>tools\\n' + tools | tojson + '<|im_end|>\\n' }}
+{%- for message in messages %}
+    {%- if message.role == 'tool' and not loop.previtem.tool_calls %}
+        {{- raise_exception('a result follows no call') }}
+    {%- endif %}
+    {{- '<|im_start|>' + message.role + '\\n' + message['content'] }}
+    {%- for call in message.tool_calls or [] %}{{ ' calls ' + call.function.name }}{% endfor %}
+    {{- '<|im_end|>\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+{%- endif %}
+"""
+CALL = {"type": "function", "function": {"name": "weather", "arguments": {}}}
+RESPONSE = {
+    "start_anchor": "<|im_start|>assistant\n",
+    "fields": {
+        "tool_calls": {
+            "open": "<|start_header_id|>",
+            "close": "<|end_header_id|>",
+            "repeats": True,
+            "content": "kv-lines",
+            "content_args": {"kv_sep": "."},
+            "transform": {"type": "function", "function": {"name": "{content.name}", "arguments": {}}},
+        },
+        "content": {"content": "text"},
+    },
+}
+"""Templates such as Mistral's refuse a result without a call, and write a call otherwise than the model does."""
 TEMPLATES = {"chatml": CHATML, "llama": LLAMA}
 TURNS = ["hello there", "what is 12?", "really? tell me more, please"]
 MOST = 12
@@ -246,6 +276,49 @@ def test_a_conversation_leaves_no_turn_out_unasked(decoder: Any, tmp_path: Path)
             [*conversation.answer("x" * 300, MOST)]
 
 
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ("look <|start_header_id|>name.weather<|end_header_id|>", {"content": "look", "tool_calls": [CALL]}),
+        ("<|start_header_id|>name.weather<|end_header_id|>", {"content": "", "tool_calls": [CALL]}),
+        ("<|start_header_id|>weather", {"content": "<|start_header_id|>weather"}),
+        ("nothing to call", {"content": "nothing to call"}),
+    ],
+)
+def test_a_template_gets_the_calls_of_an_answer_as_such(
+    said: str, message: dict[str, Any], decoder: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without calls, it gets a text. Here it refuses results of tools then, and a note says why."""
+    from etkit.running.generation.chat_tokenizer import ChatTokenizer
+    from etkit.running.generation.conversation import Conversation
+
+    made = files(tmp_path, CALLING, response_template=RESPONSE)
+    reader = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    tokens = iter([*reader(said, add_special_tokens=False)["input_ids"], END, 10, END])
+    monkeypatch.setattr("etkit.running.generation.decoder.chosen", lambda *_: next(tokens))
+    with ChatTokenizer(made, WEATHER) as used:
+        conversation = Conversation(decoder, used, None, 0)
+        assert "".join(conversation.answer(TURNS[0], 99)) == said
+        assert conversation.messages[1] == {"role": "assistant", **message}
+        if "tool_calls" in message:
+            assert "".join(conversation.answer([RESULT], 99)) == "g"
+            call = f"assistant\n{message['content']} calls weather<|im_end|>\n<|im_start|>tool\nsunny<|im_end|>\n"
+            assert f"<|im_start|>{call}<|im_start|>assistant\n" in reader.decode(decoder.held)
+        else:
+            with pytest.raises(InputError, match="a result follows no call"):
+                [*conversation.answer([RESULT], 99)]
+        noted = any("results of tools follow" in each for each in conversation.notes)
+        assert noted == ("tool_calls" not in message)
+
+
+def test_a_response_template_of_another_form_is_an_error(tmp_path: Path) -> None:
+    from etkit.running.generation.chat_tokenizer import ChatTokenizer
+
+    made = files(tmp_path, CALLING, response_template={"fields": {}})
+    with pytest.raises(InputError, match=r"^tokenizer\.json: the tokenizer cannot be read: .*response_template"):
+        ChatTokenizer(made, WEATHER)
+
+
 def test_the_command_takes_tools_and_their_results(built: Path, tmp_path: Path) -> None:
     (tmp_path / "tools.json").write_text(json.dumps(WEATHER))
     reader = transformers.AutoTokenizer.from_pretrained(files(tmp_path / "other", TOOLS)[0].parent)
@@ -266,6 +339,7 @@ def test_the_command_takes_tools_and_their_results(built: Path, tmp_path: Path) 
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == "".join(f"{each['content']}\n" for each in messages if each["role"] == "assistant")
+    assert "note: results of tools follow an answer in which no call was found" in done.stderr
 
 
 def test_the_command_answers_lines(built: Path, tmp_path: Path) -> None:
@@ -283,7 +357,7 @@ def test_notes_are_printed_if_a_later_turn_fails(built: Path, tmp_path: Path) ->
     done = commands.etbuild(*command, "--cache-dir", built.parent / "cache-of-chat", typed="x" * 600)
     assert done.returncode == 2
     note, error = (
-        done.stderr.find(text) for text in ("note: an answer was cut after 1 tokens", "error: the conversation")
+        done.stderr.find(text) for text in ("note: an answer was cut after 1 token:", "error: the conversation")
     )
     assert 0 <= note < error
 

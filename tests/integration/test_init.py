@@ -22,6 +22,7 @@ from etkit.authoring.first_manifest.files import Files
 from tests.conftest import EXAMPLES
 from tests.helpers import commands, packed
 from tests.helpers.http_server import Answer, serving
+from tests.helpers.language_models import CONFIGS
 
 MODEL = """\
 import torch
@@ -408,6 +409,7 @@ FUNNEL = {
     "block_sizes": [1, 1],
     "num_decoder_layers": 1,
 }
+RECURRENT = {**CONFIGS["recurrent_gemma"], "num_hidden_layers": 3, "eos_token_id": 1}
 
 
 @pytest.mark.parametrize(
@@ -421,6 +423,8 @@ FUNNEL = {
         ("LayoutLMForTokenClassification", LAYOUT, None, ["attention_mask", "bbox", "input_ids"]),
         ("BertForMultipleChoice", BERT, "multiple-choice", []),
         ("EsmForMaskedLM", ESM, "fill-mask", []),
+        ("RecurrentGemmaForCausalLM", RECURRENT, None, [[1, 16]]),
+        ("DPRQuestionEncoder", {**BERT, "model_type": "dpr"}, None, [[1, 16]]),
         ("FunnelForTokenClassification", FUNNEL, "token-classification", ["attention_mask", "input_ids"]),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -82,7 +82,7 @@ def test_wrong_calls_say_what_the_program_takes(model: etbuild.Model, built: etb
         built.program.method("forward")(torch.ones(9, 8))
     with pytest.raises(InputError, match="is int64, and the program takes float32"):
         built.program.method("forward")(torch.ones(2, 8, dtype=torch.int64))
-    with pytest.raises(InputError, match="takes 1 inputs, not 2"):
+    with pytest.raises(InputError, match="takes 1 input, not 2"):
         built.program.method("forward")(torch.ones(2, 8), torch.ones(2, 8))
     with pytest.raises(InputError, match="no method `decode`"):
         model.example_inputs("decode")

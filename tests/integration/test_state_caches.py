@@ -33,7 +33,7 @@ def with_cache(made: Any, directory: Path, kind: Any) -> Any:
     wanted = HuggingFace(
         model_class="AutoModelForCausalLM",
         config=ConfigFile(file="config.json", set={}),
-        attention=None if kind is None else "custom_sdpa",
+        attention="custom_sdpa" if kind == "custom" else None,
         task="text-generation",
         logits=None,
         cache=cache,
@@ -196,6 +196,14 @@ def test_layers_of_another_form_are_refused(tmp_path: Path) -> None:
     made = transformers.AutoModelForCausalLM.from_config(config)
     with pytest.raises(BuildError, match="the states of this model cannot be kept"):
         with_cache(made, tmp_path, None)
+
+
+@pytest.mark.parametrize("kind", [None, "custom", "external"])
+def test_a_state_outside_of_the_cache_is_an_error(kind: str | None, tmp_path: Path) -> None:
+    """RecurrentGemma assigns states to attributes of its layers. No call would see those of the call before it."""
+    with pytest.raises(BuildError, match="layer 0 keeps its state in an attribute of the model") as raised:
+        with_cache(model("recurrent_gemma"), tmp_path, kind)
+    assert "leave out `cache` and `task`" in str(raised.value)
 
 
 @pytest.mark.parametrize("asked", [[0], [0, 1]])

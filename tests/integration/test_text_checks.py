@@ -100,7 +100,7 @@ def test_scores_that_are_no_numbers_break_each_limit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"), [(b"a", "the text has 1 tokens"), (b"\xff\xfe", "cannot be read as a text")]
+    ("content", "said"), [(b"a", "the text has 1 token,"), (b"\xff\xfe", "cannot be read as a text")]
 )
 def test_a_text_that_cannot_be_compared_is_an_error(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], content: bytes, said: str

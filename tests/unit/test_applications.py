@@ -177,7 +177,7 @@ def test_what_the_manifest_says_stands_in_report_and_index(tmp_path: Path) -> No
         ([{"name": "a", "layout": "nhwc", "colors": "rgb"}], None, "`rgb` has 3 channels, and the tensor has 8 at `c`"),
         ([{"name": "a", "layout": "nchw", "mean": [1, 2]}], None, "2 numbers for 3 channels"),
         (None, [{"name": "s", "labels": ["a", "b", "c"]}], "3 labels for 2 values: output 0 is float32[1, 2]"),
-        (None, {"forward": [{"name": "s", "labels": ["a"]}]}, "metadata.outputs.forward[0].labels: 1 labels for 2"),
+        (None, {"forward": [{"name": "s", "labels": ["a"]}]}, "metadata.outputs.forward[0].labels: 1 label for 2"),
     ],
 )
 def test_another_program_than_described_is_an_error(inputs: Any, outputs: Any, expected: str, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from etbuild.errors import BuildError, DocumentPath, EtbuildError, InputError, Position, Problem
+from etbuild.errors import BuildError, DocumentPath, EtbuildError, InputError, Position, Problem, counted
 from etbuild.folding import folded, listed
 from etbuild.foreign_errors import foreign_error, from_exception, system_error, wrap_library_errors, wrap_system_errors
 from etbuild.manifest.positions import located
@@ -27,6 +27,14 @@ def test_an_error_is_at_a_path_at_a_position_or_at_no_place() -> None:
     assert str(BuildError.of("wrong", "do this")) == "wrong\n    do this"
     assert InputError.at((), "wrong", at_key=True).problems[0].at_key
     assert type(BuildError.at((), "wrong")) is BuildError
+
+
+def test_one_thing_is_counted_without_a_plural() -> None:
+    for number in (0, 2):
+        counts = [counted(number, what) for what in ("token", "entry", "key")]
+        assert counts == [f"{number} tokens", f"{number} entries", f"{number} keys"]
+    assert [counted(1, what) for what in ("token", "entry", "key")] == ["1 token", "1 entry", "1 key"]
+    assert counted("1", "call") == "1 call"  # a number of a page
 
 
 def test_an_inherited_value_is_located_where_the_manifest_sets_it() -> None:

@@ -199,7 +199,7 @@ def test_recordings_are_numbers_between_minus_one_and_one(tmp_path: Path, width:
     assert sounds.reader(Sound(8000, 4))(file).tolist() == [[-1.0, 0.0, 0.5, 0.0]]
     with pytest.raises(ValueError, match="8000 samples per second, not 16000"):
         sounds.reader(Sound(16000))(file)
-    with pytest.raises(ValueError, match="1 channels, not 2"):
+    with pytest.raises(ValueError, match="1 channel, not 2"):
         sounds.reader(Sound(8000, channels=2))(file)
 
 

@@ -251,6 +251,11 @@ def _escape(code: int) -> str:
     return named or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}")
 
 
+def counted(number: int | str, what: str) -> str:
+    """A number with its noun, such as `1 entry` or `2 entries`."""
+    return f"{number} {what}" if str(number) == "1" else f"{number} {re.sub('(?<![aeiou])y$', 'ie', what)}s"
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str | None:
     """A hint that names the nearest known word and lists all of them."""
     return _did_you_mean(word, tuple(sorted(known)))

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from etbuild.errors import Problem
+from etbuild.errors import Problem, counted
 
 _SHOWN = 10  # this many problems of one kind are shown
 _SHOWN_AT_ONE_PLACE = 3  # if more problems of one kind are at one place, only the first is shown
@@ -66,7 +66,7 @@ def _fold_kind(rows: list[_Row]) -> list[_Row]:
     if len(rows) <= _SHOWN:
         return rows
     first, count = rows[_SHOWN], sum(row.count for row in rows[_SHOWN:])
-    message = f"{count} more such problem{'s' if count > 1 else ''}, the first of them here"
+    message = f"{counted(count, 'more such problem')}, the first of them here"
     return [
         *rows[:_SHOWN],
         _Row(first.rank, Problem(message, first.problem.path, position=first.problem.position), count),

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from etbuild import plugins
-from etbuild.errors import DocumentPath, Problem, did_you_mean, is_near, unknown
+from etbuild.errors import DocumentPath, Problem, counted, did_you_mean, is_near, unknown
 from etbuild.patching import imported_later
 
 with imported_later("urllib.request", "urlopen"):  # jsonschema fetches schemas with it, and ours are files
@@ -175,11 +175,11 @@ class _Explainer:
             case "oneOf" if all("required" in branch for branch in wanted):
                 yield from _one_of(data, [branch["required"][0] for branch in wanted], path)
             case "minItems" | "maxItems" if schema.get("minItems") == schema.get("maxItems"):
-                yield Problem(f"expected {wanted} entries, got {len(data)}", path, hint)
+                yield Problem(f"expected {counted(wanted, 'entry')}, got {len(data)}", path, hint)
             case "minItems" | "minProperties" | "minLength":
                 yield Problem("must not be empty", path, hint)
             case "maxItems" | "maxProperties":
-                yield Problem(f"expected at most {wanted} entries, got {len(data)}", path, hint)
+                yield Problem(f"expected at most {counted(wanted, 'entry')}, got {len(data)}", path, hint)
             case "maxLength":
                 yield Problem(f"{show(data)} is longer than {wanted} characters", path)
             case "minimum" | "maximum":

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from etbuild.errors import InputError
+from etbuild.errors import InputError, counted
 from etbuild.model.tensor_files import read_tensors
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def inputs(method: str, facts: ProgramMethod, given: list[str]) -> list[Any]:
     """
     wanted = facts["inputs"]
     if len(given) > len(wanted):
-        raise InputError.of(f"`{method}` takes {len(wanted)} inputs, not {len(given)}")
+        raise InputError.of(f"`{method}` takes {counted(len(wanted), 'input')}, not {len(given)}")
     read = [read_one(text, fact) for text, fact in zip(given, wanted, strict=False)]
     return read + [_counted(fact) for fact in wanted[len(given) :]]
 

@@ -16,11 +16,6 @@ def table(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(lines)
 
 
-def counted(number: int | str, what: str) -> str:
-    """A number with its noun, such as `1 operator` or `2 operators`."""
-    return f"{number} {what}" if str(number) == "1" else f"{number} {what}s"
-
-
 def value_text(value: Value) -> str:
     """Formats an input or output, such as `float32[1, 3] or less`. The order of its dimensions is left out."""
     if "dtype" in value:

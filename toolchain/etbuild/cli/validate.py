@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from etbuild.cli.options import add_flag, add_parser, add_settings, settings
-from etbuild.errors import InputError, Problem
+from etbuild.errors import InputError, Problem, counted
 
 
 def add(verbs: Any) -> None:
@@ -43,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
     elif problems:
         print_error(InputError(problems))
     else:
-        print(f"{len(options.manifests)} manifest{'s' if len(options.manifests) > 1 else ''} checked: no errors")
+        print(f"{counted(len(options.manifests), 'manifest')} checked: no errors")
     return InputError.exit_code if problems else 0
 
 

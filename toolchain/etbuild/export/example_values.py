@@ -19,7 +19,7 @@ from torch.export.graph_signature import ConstantArgument, InputKind
 from torch.utils import _pytree as pytree
 
 from etbuild import plugins
-from etbuild.errors import BuildError, DocumentPath, InputError, did_you_mean
+from etbuild.errors import BuildError, DocumentPath, InputError, counted, did_you_mean
 from etbuild.files import writing
 from etbuild.files.digests import digest
 from etbuild.foreign_errors import wrap_library_errors
@@ -248,7 +248,8 @@ class DynamicShapes:
         if len(dims) < len(entries):
             raise _misfit("the input is a tensor", path)
         if len(dims) != value.dim():
-            raise _misfit(f"{len(dims)} entries for an input of {value.dim()} dimensions", path)
+            said = f"{counted(len(dims), 'entry')} for an input of {counted(value.dim(), 'dimension')}"
+            raise _misfit(said, path)
         return tuple(torch.export.Dim.STATIC if dim is None else self._dim(dim) for dim in dims)
 
     def _dim(self, dim: Dim) -> Any:

@@ -15,7 +15,7 @@ from executorch.exir.backend import backend_api
 from executorch.exir.backend.backend_details import BackendDetails, PreprocessResult
 
 from etbuild import releases
-from etbuild.errors import BuildError, Problem
+from etbuild.errors import BuildError, Problem, counted
 from etbuild.patching import replaced, replacing
 
 _HINT = (
@@ -76,7 +76,7 @@ def _messages(count: int, results: Any) -> Iterator[str]:
         yield f"{_named(results)} for the method, not a list of results"
         return
     if len(results) != count:
-        yield f"{_counted(len(results), 'result')} for {_counted(count, 'partition')}"
+        yield f"{counted(len(results), 'result')} for {counted(count, 'partition')}"
         return
     for number, result in enumerate(results):
         if not isinstance(result, PreprocessResult):
@@ -108,7 +108,3 @@ def _damage(output: NamedDataStoreOutput) -> str | None:
 
 def _named(value: Any) -> str:
     return "None" if value is None else f"`{type(value).__name__}`"
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
-from etbuild.errors import COMPARED, DocumentPath, Problem, did_you_mean, unknown
+from etbuild.errors import COMPARED, DocumentPath, Problem, counted, did_you_mean, unknown
 from etbuild.manifest.sections import Dim, ExampleInput, Shapes
 
 INPUTS = ("shape", "factory", "file", "value", "list", "tuple", "dict")
@@ -100,11 +100,8 @@ class Check:
     def of_sequence(self, inputs: list[ExampleInput], shapes: list[Shapes], path: DocumentPath) -> Iterator[Problem]:
         """Checks the shapes of a list of inputs, in its order."""
         if len(shapes) != len(inputs):
-            yield Problem(
-                f"{_entries(shapes)} for {len(inputs)} {'input' if len(inputs) == 1 else 'inputs'}",
-                path,
-                "write one entry for each input, `null` for a fixed one",
-            )
+            message = f"{counted(len(shapes), 'entry')} for {counted(len(inputs), 'input')}"
+            yield Problem(message, path, "write one entry for each input, `null` for a fixed one")
             return
         for index, (example, part) in enumerate(zip(inputs, shapes, strict=True)):
             yield from self._of_input(example, part, (*path, index))
@@ -173,7 +170,7 @@ class Check:
 
     def _of_tensor(self, sizes: list[int] | None, dims: list[Shapes], path: DocumentPath) -> Iterator[Problem]:
         if sizes is not None and len(dims) != len(sizes):
-            message = f"{_entries(dims)} for an input of {len(sizes)} dimensions"
+            message = f"{counted(len(dims), 'entry')} for an input of {counted(len(sizes), 'dimension')}"
             yield Problem(message, path, "write one entry for each dimension, `null` for a fixed one")
             return
         for index, dim in enumerate(dims):
@@ -267,7 +264,3 @@ def _range_problems(
         hint = f"torch.export treats sizes 0 and 1 as constants: give the example a size from {least} to {high}"
         return [Problem(message, path, hint)]
     return []
-
-
-def _entries(values: list[Any]) -> str:
-    return f"{len(values)} {'entry' if len(values) == 1 else 'entries'}"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Any
 
-from etbuild.errors import InputError, format_path
+from etbuild.errors import InputError, counted, format_path
 from etbuild.files.digests import digest
 from etbuild.files.json_diff import Change, changes
 from etbuild.files.weights_suffixes import INDEX_SUFFIXES
@@ -157,7 +157,8 @@ def _of_data(change: Change, before: dict[str, Digests], after: dict[str, Digest
         yield f"weights `{name}`: the same tensors in another file"
         return
     counts = {kind: sum(entry.kind == kind for entry in differing) for kind in ("changed", "added", "removed")}
-    changed = [f"{counts.pop('changed')} of {len(before[name])} tensors changed"] if counts["changed"] else []
+    tensors = counted(len(before[name]), "tensor")
+    changed = [f"{counts.pop('changed')} of {tensors} changed"] if counts["changed"] else []
     summary = [*changed, *(f"{count} {kind}" for kind, count in counts.items() if count)]
     yield f"weights `{name}`: {', '.join(summary)}"
     for entry in differing[:_NAMED]:

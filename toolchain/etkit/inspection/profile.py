@@ -10,10 +10,10 @@ from dataclasses import asdict, dataclass, field
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
-from etbuild.errors import InputError, printable
+from etbuild.errors import InputError, counted, printable
 from etbuild.inputs.source_lines import NO_LINES, Line, SourceLines
 from etkit.inspection.etdump import Block, Event
-from etkit.tables import counted, duration, table
+from etkit.tables import duration, table
 
 if TYPE_CHECKING:
     from etbuild.files.instructions import Instruction
@@ -178,22 +178,23 @@ def summarize(blocks: Sequence[Block], subject: Subject, unit: str = "ns", warm_
         hint = "name the program and the method that ran; the runtime needs an event tracer: see the page `Profiles`"
         raise InputError.of(f"the ETDump has no call of `{subject.method}`: {why}", hint)
     if warm_up >= len(fitting):
-        raise InputError.of(f"the ETDump has {len(fitting)} calls of `{subject.method}`, and all are for warming up")
-    counted, scale = fitting[warm_up:], UNITS[unit]
-    total = Times.of([call.whole / scale for call in counted])
-    numbers = sorted({number for call in counted for number in call.times})
-    timed = [_instruction(counted, number, subject, scale, total.median) for number in numbers]
+        warming = counted(len(fitting), "call")
+        raise InputError.of(f"the ETDump has {warming} of `{subject.method}`, and all are for warming up")
+    kept, scale = fitting[warm_up:], UNITS[unit]
+    total = Times.of([call.whole / scale for call in kept])
+    numbers = sorted({number for call in kept for number in call.times})
+    timed = [_instruction(kept, number, subject, scale, total.median) for number in numbers]
     timed.sort(key=lambda each: (-each.time.median, each.number))
     load = [event.ticks / scale for block in blocks for event in block.events if event.name in _LOAD]
     return Profile(
         program=subject.program,
         method=subject.method,
         unit="cycles" if unit == "cycles" else "ms",
-        calls=len(counted),
+        calls=len(kept),
         load=max(load) if load else None,  # one of the events contains the other
         total=total,
-        outside=Times.of([max(0, call.whole - sum(call.times.values())) / scale for call in counted]),
-        operators=_operators(counted, timed, scale, total.median),
+        outside=Times.of([max(0, call.whole - sum(call.times.values())) / scale for call in kept]),
+        operators=_operators(kept, timed, scale, total.median),
         instructions=timed,
     )
 

@@ -13,13 +13,13 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from etbuild.errors import InputError, check_current_directory, format_path
+from etbuild.errors import InputError, check_current_directory, counted, format_path
 from etbuild.files.json_diff import ABSENT, Change, changes
 from etbuild.results import ArtifactFacts, Index, Report
 from etkit.find_index import index_beside, listed_report, read_index, report_beside
 from etkit.inspection import blob_names
 from etkit.inspection.json_text import show
-from etkit.tables import counted, size, value_text
+from etkit.tables import size, value_text
 
 Facts = dict[str, Any]
 TOTAL = "bytes of .pte and .ptd"

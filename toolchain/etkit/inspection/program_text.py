@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from etbuild.errors import printable
+from etbuild.errors import counted, printable
 from etbuild.folding import listed
 from etbuild.results import NamedDataFile, ProgramFile, ProgramMethod, Refusal, Report, Value
 from etkit.inspection import advice, blob_names
 from etkit.inspection.details import Details, LargeTensor
-from etkit.tables import counted, size, table, value_text
+from etkit.tables import size, table, value_text
 from etplugins.quantize import reached
 
 NO_DETAILS = Details()

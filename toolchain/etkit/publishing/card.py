@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import yaml
 
-from etbuild.errors import printable
+from etbuild.errors import counted, printable
 from etbuild.files import regular_files
 from etkit.kept_results import Results
 from etkit.publishing.builds import Build
@@ -234,7 +234,7 @@ def _meaning(value: dict[str, Any]) -> str:
         told.append(f"(pixel / 255 - {_numbers(mean)}) / {_numbers(deviation)}")
     told += [f"from {value['range'][0]:g} to {value['range'][1]:g}"] if "range" in value else []
     told += [f"in {line(value['unit'])}"] if "unit" in value else []
-    told += [f"{len(value['labels'])} labels"] if "labels" in value else []
+    told += [counted(len(value["labels"]), "label")] if "labels" in value else []
     return "; ".join(told) or "-"
 
 

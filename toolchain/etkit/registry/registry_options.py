@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from etbuild.cli.options import add_flag, add_path, add_value, count
+from etbuild.errors import counted
 
 if TYPE_CHECKING:
     from etkit.registry.oci.attempts import Work
@@ -156,7 +157,7 @@ def summary(word: str, moved: Moved) -> str:
     from etkit.tables import size
 
     return (
-        f"{moved.sent} files {word} ({size(moved.sent_bytes)})"
+        f"{counted(moved.sent, 'file')} {word} ({size(moved.sent_bytes)})"
         + (f", {moved.mounted} mounted" if moved.mounted else "")
         + f", {moved.present} were there"
     )

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from etbuild.errors import CheckError, DocumentPath, Problem
+from etbuild.errors import CheckError, DocumentPath, Problem, counted
 from etbuild.report.parts import Added, Reported
 from etbuild.results import ProgramMethod, TensorValue, Value
 from etplugins.applications.manifest import by_method
@@ -95,7 +95,8 @@ def _of_tensor(entry: Described, value: TensorValue, side: str, path: DocumentPa
     shape, layout = value["shape"], entry.get("layout")
     of = f"{value['dtype']}{shape}"
     if layout is not None and len(layout) != len(shape):
-        message = f"`{layout}` has {len(layout)} letters, and the tensor has {len(shape)} dimensions ({of})"
+        letters, dimensions = counted(len(layout), "letter"), counted(len(shape), "dimension")
+        message = f"`{layout}` has {letters}, and the tensor has {dimensions} ({of})"
         yield Problem(message, (*path, "layout"), "write one letter for each dimension")
         return
     axis = layout.index("c") if layout is not None and "c" in layout else None
@@ -107,7 +108,7 @@ def _of_tensor(entry: Described, value: TensorValue, side: str, path: DocumentPa
         yield Problem(message, (*path, "layout"), "write the layout that the model takes, or other colors")
     for key, numbers in (("mean", entry.get("mean")), ("deviation", entry.get("deviation"))):
         if numbers is not None and size is not None and len(numbers) not in (1, size):
-            message = f"{len(numbers)} numbers for {size} channels ({of})"
+            message = f"{counted(len(numbers), 'number')} for {counted(size, 'channel')} ({of})"
             yield Problem(message, (*path, key), "write one number for all channels, or one for each")
         if numbers is not None and not _is_float(value):
             message = f"`{key}` makes numbers with fractions, and the tensor is {of}"
@@ -131,9 +132,8 @@ def _of_labels(
     size = shape[len(shape) - 1 if axis is None else axis]
     if len(labels) != size:
         where = "its last dimension" if axis is None else "the dimension `c`"
-        message = (
-            f"{len(labels)} labels for {size} values: {side[:-1]} {path[-1]} is {value['dtype']}{shape}, {where} counts"
-        )
+        message = f"{counted(len(labels), 'label')} for {counted(size, 'value')}: "
+        message += f"{side[:-1]} {path[-1]} is {value['dtype']}{shape}, {where} counts"
         hint = "write a label for each value" + (
             "; if another dimension counts, write a `layout`" if axis is None else ""
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, cast
 
-from etbuild.errors import DocumentPath, Problem, did_you_mean, unknown
+from etbuild.errors import DocumentPath, Problem, counted, did_you_mean, unknown
 from etbuild.manifest import plugin_sections
 from etbuild.manifest.plugin_sections import Section
 from etbuild.manifest.sections import Manifest
@@ -118,7 +118,8 @@ def _check_entry(entry: Described, path: DocumentPath) -> Iterator[Problem]:
         numbers = cast("dict[str, list[float]]", entry).get(key)
         if numbers is not None and colors is not None and len(numbers) not in (1, CHANNELS[colors]):
             hint = "write one number for all channels, or one for each"
-            yield Problem(f"{len(numbers)} numbers for {CHANNELS[colors]} channels", (*path, key), hint)
+            message = f"{counted(len(numbers), 'number')} for {counted(CHANNELS[colors], 'channel')}"
+            yield Problem(message, (*path, key), hint)
     if 0 in entry.get("deviation", []):
         yield Problem("a deviation is 0", (*path, "deviation"), "pixels are divided by it")
     limits = entry.get("range")

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from etbuild.errors import counted
 from etbuild.model.tensor_bytes import dtype_name
 from etplugins.comparison.parts import Tolerance
 
@@ -82,7 +83,7 @@ def wrong_outputs(
 ) -> list[str]:
     """Like `differences`, but an output may consist of NaN only."""
     if len(actual) != len(expected):
-        return [f"the program has {len(actual)} {name}s, and the model has {len(expected)}"]
+        return [f"the program has {counted(len(actual), name)}, and the model has {len(expected)}"]
     found = []
     for index, (one, other) in enumerate(zip(actual, expected, strict=True)):
         wrong = _difference(one, other, tolerance, quantized)

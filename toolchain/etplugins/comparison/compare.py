@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 from torch.export import ExportedProgram
 
-from etbuild.errors import BuildError, EtbuildError
+from etbuild.errors import BuildError, EtbuildError, counted
 from etbuild.exception_text import summary
 from etbuild.folding import listed
 from etplugins.comparison import accuracy, layout
@@ -273,7 +273,7 @@ class Comparison:
             yield ComparedCall(f"{OF_SAMPLE}`{name}`", [leaves])
         if len(method.samples) > count:
             limit = "`checks.compare.work` allows no more"
-            self.notes[method.name] = f"with {count} of {len(method.samples)} samples: {limit}"
+            self.notes[method.name] = f"with {count} of {counted(len(method.samples), 'sample')}: {limit}"
 
     def _note_power(self, work: int) -> None:
         """Notes what the calls cannot show."""
@@ -304,7 +304,7 @@ class Comparison:
             of = partial(_state_of, method.name, name)
             found = self._wrong([value], [graph.state[name]], method, of, f"state `{name}`")
             if found:
-                problem = f"after {len(self._history)} calls, {_DIFFERS} its state: {found[0]}"
+                problem = f"after {counted(len(self._history), 'call')}, {_DIFFERS} its state: {found[0]}"
                 return self._of_call(method, problem)
         return None
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from etbuild.errors import counted
 from etplugins.comparison import accuracy
 
 LEAST = 3.0
@@ -37,7 +38,7 @@ def shown(ratios: Sequence[float]) -> str:
     text = "exact" if math.isinf(worst) and worst > 0 else f"SQNR {worst:.1f} dB"
     if len(ratios) == 1 or text == "exact":
         return text
-    return f"{text} in the worst of {len(ratios)} samples, {_mean(ratios):.1f} dB on average,"
+    return f"{text} in the worst of {counted(len(ratios), 'sample')}, {_mean(ratios):.1f} dB on average,"
 
 
 def _mean(ratios: Sequence[float]) -> float:

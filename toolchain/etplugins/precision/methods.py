@@ -9,7 +9,7 @@ import torch
 from torch.export import ExportedProgram
 
 from etbuild import notes
-from etbuild.errors import BuildError, Problem
+from etbuild.errors import BuildError, Problem, counted
 from etbuild.folding import listed
 from etbuild.plan.step_plans import ExportPlan
 from etplugins.precision.graphs import Converted, functional
@@ -86,7 +86,7 @@ def _notes(name: str, method: Converted, dtype: str) -> Iterator[str]:
         why = f"PyTorch cannot compute it in {dtype} on zeros, or it is a branch or loop"
         yield f"`{name}` computes {named} in float32: {why}"
     if len(method.constant) > max(_FEW, _TOLD * len(method.numbers)):
-        share = f"{len(method.constant)} of {len(method.numbers)} operators"
+        share = f"{len(method.constant)} of {counted(len(method.numbers), 'operator')}"
         first = str(method.constant[0].target).removeprefix("aten.")
         yield (
             f"`{name}` computes {share} in float32, from `{first}` on: they depend on no input and no parameter, but "

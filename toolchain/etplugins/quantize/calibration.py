@@ -11,7 +11,7 @@ from torch.export.dynamic_shapes import Dim
 from torch.utils import _pytree as pytree
 
 from etbuild import plugins
-from etbuild.errors import BuildError, DocumentPath, InputError, did_you_mean
+from etbuild.errors import BuildError, DocumentPath, InputError, counted, did_you_mean
 from etbuild.inputs.given import Given
 from etbuild.inputs.step_context import StepContext
 from etbuild.inputs.user_code import load_callable, wrap_user_error
@@ -140,7 +140,7 @@ def _batches_of_file(calibration: BatchesFile, count: int, path: DocumentPath, i
     keys = calibration.keys if calibration.keys is not None else list(tensors) if len(tensors) == 1 else []
     if len(keys) != count:
         hint = f"write `keys:` with a name for each input; `{name}` has {', '.join(tensors)}"
-        raise InputError.at((*path, "keys"), f"{len(keys)} keys for {count} inputs", hint)
+        raise InputError.at((*path, "keys"), f"{counted(len(keys), 'key')} for {counted(count, 'input')}", hint)
     missing = [key for key in keys if key not in tensors]
     if missing:
         message = f"`{name}` has no tensor `{missing[0]}`"

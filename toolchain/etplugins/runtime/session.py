@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from etbuild.errors import BuildError, InputError
+from etbuild.errors import BuildError, InputError, counted
 from etbuild.exception_text import summary
 from etbuild.model.tensor_bytes import dtype_name
 from etplugins.runtime.program_files import ProgramFiles, has_own_kernel
@@ -173,7 +173,7 @@ def check_inputs(files: ProgramFiles, method: str, inputs: Sequence[Any]) -> Non
     """
     wanted = files.method(method)["inputs"]
     if len(inputs) != len(wanted):
-        raise InputError.of(f"`{method}` takes {len(wanted)} inputs, not {len(inputs)}")
+        raise InputError.of(f"`{method}` takes {counted(len(wanted), 'input')}, not {len(inputs)}")
     for number, (value, fact) in enumerate(zip(inputs, wanted, strict=True)):
         if not isinstance(value, torch.Tensor) or "dtype" not in fact:
             continue

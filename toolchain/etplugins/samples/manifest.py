@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, cast
 
-from etbuild.errors import DocumentPath, Problem, did_you_mean
+from etbuild.errors import DocumentPath, Problem, counted, did_you_mean
 from etbuild.files.weights_suffixes import NUMPY_SUFFIX, WEIGHTS_SUFFIXES
 from etbuild.manifest import file_names
 from etbuild.manifest.plugin_sections import Section
@@ -76,7 +76,7 @@ def _check(samples: Samples, path: DocumentPath) -> Iterator[Problem]:
     channels = 1 if image.get("colors") == "gray" else 3
     for key in ("mean", "deviation"):
         if len(numbers := image.get(key, [1.0])) not in (1, channels):
-            message = f"{len(numbers)} numbers for {channels} channels"
+            message = f"{counted(len(numbers), 'number')} for {counted(channels, 'channel')}"
             yield Problem(message, (*path, "image", key), "write one number for all channels, or one for each")
     if 0 in image.get("deviation", []):
         yield Problem("a deviation is 0", (*path, "image", "deviation"), "pixels are divided by it")

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from etbuild.errors import BuildError, DocumentPath, InputError, did_you_mean
+from etbuild.errors import BuildError, DocumentPath, InputError, counted, did_you_mean
 from etbuild.export.example_values import checked
 from etbuild.inputs.given import Given
 from etbuild.inputs.step_context import StepContext
@@ -96,7 +96,7 @@ def _tensors(keys: tuple[str, ...] | None, path: DocumentPath, inputs: Given, na
         raise InputError.at(path, f"`{name}` has no tensor `{missing[0]}`", did_you_mean(missing[0], tensors))
     if keys is None and len(tensors) != 1:
         hint = f"name those of the inputs: `keys: [{', '.join(tensors)}]`"
-        raise InputError.at(path, f"`{name}` has {len(tensors)} tensors", hint)
+        raise InputError.at(path, f"`{name}` has {counted(len(tensors), 'tensor')}", hint)
     return tuple(tensors[key] for key in keys or tensors)
 
 

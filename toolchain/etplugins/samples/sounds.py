@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from etbuild.errors import counted
 from etplugins.samples.parts import Sound
 
 _OF_8_BITS = 128  # silence in a file of 8 bits, whose numbers have no sign
@@ -23,7 +24,7 @@ def reader(sound: Sound) -> Callable[[Path], torch.Tensor]:
         if rate != sound.rate:
             raise ValueError(f"it has {rate} samples per second, not {sound.rate}")
         if values.shape[0] != sound.channels:
-            raise ValueError(f"it has {values.shape[0]} channels, not {sound.channels}")
+            raise ValueError(f"it has {counted(values.shape[0], 'channel')}, not {sound.channels}")
         if sound.length is None:
             return values
         missing = max(sound.length - values.shape[1], 0)

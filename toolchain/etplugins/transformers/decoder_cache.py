@@ -48,9 +48,10 @@ def attention(config: Any, settings: HuggingFace) -> str | None:
         config: The configuration of the model.
         settings: The model in the plan.
     """
-    if settings.has_external_cache:
+    cache = settings.cache
+    if cache is not None and cache.kind == "external":
         return settings.attention or "eager"
-    if settings.cache is None or settings.cache.kind is None or _keeps_keys(config, settings.cache):
+    if cache is None or cache.kind is None or _keeps_keys(config, cache):
         return settings.attention
     return None
 

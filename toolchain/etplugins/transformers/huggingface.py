@@ -92,7 +92,7 @@ def create(source: ModuleSource, context: StepContext, loaded: bool = False) -> 
 
 
 def constants(export_plan: ExportPlan, module: torch.nn.Module, inputs: Given) -> dict[str, object]:
-    """The constant methods of the runner's contract; without a runner, those of the task.
+    """The constant methods of the task, and those of the runner's contract or of a cache of the kind `external`.
 
     Args:
         export_plan: The export plan. Its model is one of transformers.
@@ -111,9 +111,7 @@ def constants(export_plan: ExportPlan, module: torch.nn.Module, inputs: Given) -
     if verifying and settings.cache is not None and decoder_cache.has_states(module, settings.cache):
         message = "layers with states cannot go back to the last draft that was right"
         raise InputError.at(("methods", verifying[0]), message, "remove the method")
-    if export_plan.runner is None and not settings.has_external_cache:
-        return single_call.constants(module, settings)
-    return runner_contract.constants(export_plan, module, inputs)
+    return {**single_call.constants(module, settings), **runner_contract.constants(export_plan, module, inputs)}
 
 
 def _model(cls: Any, config: Any, attention: str | None, dtype: str | None) -> Any:
@@ -163,15 +161,16 @@ def _import() -> ModuleType:
 def _class(transformers: ModuleType, name: str) -> Any:
     """The class of `transformers` with this name. Raises InputError if there is no such class of models, and BuildError
     if its module cannot be imported."""
-    names = [word for word in dir(transformers) if "Model" in word or "For" in word]
+    known = dir(transformers)
     try:
-        model_class = getattr(transformers, name, None) if name in names else None
+        model_class = getattr(transformers, name, None) if name in known else None
     except (ImportError, RuntimeError) as error:  # from a package that transformers imports, such as torchvision
         hint = "the cause may be a package that transformers uses if it is installed: fix or remove that package"
         raise from_exception(
             first_cause(error), BuildError, (*_PATH, "class"), f"transformers cannot import `{name}`", hint
         ) from error
     if model_class is None or not (is_auto(model_class) or hasattr(model_class, "_from_config")):
+        names = [word for word in known if "Model" in word or "For" in word]
         raise InputError.at((*_PATH, "class"), f"transformers has no model `{name}`", nearest(name, names))
     return model_class
 

@@ -216,11 +216,6 @@ class HuggingFace(Part, needs=()):
     logits: Literal["all", "last"] | None = None
     generation_config: Options | kinds.InputName | None = None
 
-    @property
-    def has_external_cache(self) -> bool:
-        """Whether the caller of a method holds the cache."""
-        return self.cache is not None and self.cache.kind == "external"
-
     def to_json(self) -> dict[str, object]:
         """A configuration without changed keys is the name of its file."""
         content: dict[str, object] = super().to_json()

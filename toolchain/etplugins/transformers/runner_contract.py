@@ -34,7 +34,7 @@ def constants(export_plan: ExportPlan, module: Any, inputs: Given) -> dict[str, 
         InputError: The ids of the tokens that end a text are unknown, or a token is not in the vocabulary.
     """
     model, runner = settings_of(export_plan.model), export_plan.runner
-    if model is not None and model.has_external_cache:
+    if model is not None and model.cache is not None and model.cache.kind == "external":
         return _of_external_cache(model, module, inputs)
     if runner is None or model is None or model.cache is None:
         return {}

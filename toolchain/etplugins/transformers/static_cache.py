@@ -85,6 +85,9 @@ def shown_by_call(model: Any, kinds: list[Any], max_length: int, call: Call | No
             raise error
         if call is None or error is not None:
             raise unsupported("their shapes are not known" if error is None else summary(error)) from error
+        written = [any(True for _ in states.buffers()) for states in cache.states]
+        if without := [index for index, kind in enumerate(kinds) if has_states(kind) and not written[index]]:
+            raise unsupported(f"layer {without[0]} keeps its state in an attribute of the model, and not in a cache")
         model.states = torch.nn.ModuleList(states.with_zeros() for states in cache.states)
     elif call is not None and error is None and not any(layer.is_initialized for layer in cache.layers):
         raise _reads_no_cache(model)

@@ -25,7 +25,7 @@ from etbuild.cli.options import (
     lowering_options,
     settings,
 )
-from etbuild.errors import InputError, printable
+from etbuild.errors import InputError, counted, printable
 from etbuild.manifest.positions import locating
 from etkit.building.checkpoints import add_weights, in_programs
 from etkit.building.sources import NOT_USED, GivenManifest, add_source_options, given_inputs, with_written
@@ -364,5 +364,6 @@ def _compared(built: BuildResult) -> str:
     lines = [f"compared with PyTorch: {figures}"] if figures else []
     if how["runtime"] != how.total():
         with_model = f", {how['model']} with the model only" if how["model"] else ""
-        lines.append(f"compared: {how['runtime']} of {how.total()} methods{with_model}; known: {how['cached']}")
+        of = counted(how.total(), "method")
+        lines.append(f"compared: {how['runtime']} of {of}{with_model}; known: {how['cached']}")
     return "; ".join(lines)

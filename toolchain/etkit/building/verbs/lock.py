@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from etbuild.cli.options import add_flag, add_parser, add_value
-from etbuild.errors import CheckError, InputError, Problem, printable
+from etbuild.errors import CheckError, InputError, Problem, counted, printable
 
 
 def add(verbs: Any) -> None:
@@ -70,7 +70,7 @@ def _check(options: argparse.Namespace) -> int:
             except CheckError as error:
                 problems += error.problems
     CheckError.raise_if(problems)
-    print(f"{len(locks)} program{'s' if len(locks) > 1 else ''} as locked")
+    print(f"{counted(len(locks), 'program')} as locked")
     return 0
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
+from etbuild.errors import counted
 from etbuild.inputs.source_lines import NO_LINES, SourceLines
 from etbuild.results import (
     ArtifactFacts,
@@ -34,7 +35,7 @@ from etkit.inspection.blob_names import NOT_KNOWN
 from etkit.inspection.page import treemap
 from etkit.inspection.profile import Profile
 from etkit.kept_results import Results
-from etkit.tables import counted, size, value_text
+from etkit.tables import size, value_text
 
 _MOST_FILES = 4  # the top of a page names at most so many files
 MOST_NODES = 5000  # a graph with more nodes is drawn without the inside of its blocks

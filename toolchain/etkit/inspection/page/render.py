@@ -14,11 +14,11 @@ import re
 from pathlib import Path
 from typing import Any
 
-from etbuild.errors import printable
+from etbuild.errors import counted, printable
 from etkit.inspection import profile
 from etkit.inspection.page import timeline
 from etkit.inspection.page.content import PageContent
-from etkit.tables import counted, size
+from etkit.tables import size
 
 _HERE = Path(__file__).parent
 SCRIPTS = ("cytoscape.min.js", "cytoscape-dagre.min.js", "d3-hierarchy.min.js")

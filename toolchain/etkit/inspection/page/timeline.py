@@ -5,7 +5,8 @@ from __future__ import annotations
 import html
 from typing import Any
 
-from etkit.tables import counted, size
+from etbuild.errors import counted
+from etkit.tables import size
 
 _WIDTH, _HEIGHT = 1000, 220  # the size of an arena's drawing, in units of SVG
 _KINDS = {"input": "input", "state": "state"}

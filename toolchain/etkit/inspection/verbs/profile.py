@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etbuild.cli.options import add_flag, add_inputs, add_parser, add_path, add_value, settings, whole
-from etbuild.errors import InputError
+from etbuild.errors import InputError, counted
 from etkit.local.options import add_cache
 from etkit.local.progress import speak
 from etkit.program import add_named_data, build_into
@@ -141,7 +141,7 @@ def _record(options: argparse.Namespace, files: ProgramFiles, method: str, calls
     from etkit.local.progress import Steps
 
     given = arguments.inputs(method, files.method(method), options.inputs)
-    with Steps().stage(f"run {method} {calls} times"):
+    with Steps().stage(f"run {method} {counted(calls, 'time')}"):
         record(files, method, given, calls, path)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etbuild.cli.options import add_flag, add_parser, add_path, add_repeatable
-from etbuild.errors import InputError, printable
+from etbuild.errors import InputError, counted, printable
 
 if TYPE_CHECKING:
     from etkit.native.kernels.kernel_sets import Needed
@@ -69,7 +69,8 @@ def _needed(options: argparse.Namespace) -> list[Needed]:
     from etkit.native.kernels.kernel_sets import Needed
 
     if options.lines and len(options.lines) != len(options.programs):
-        message = f"--lines is given {len(options.lines)} times for {len(options.programs)} programs"
+        times, programs = counted(len(options.lines), "time"), counted(len(options.programs), "program")
+        message = f"--lines is given {times} for {programs}"
         raise InputError.of(message, "give it once for each program")
     lines = [SourceLines.read(path) for path in options.lines] or [NO_LINES] * len(options.programs)
     return [

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from etbuild.cli.options import add_flag, add_parser, add_path, add_repeatable, add_value
+from etbuild.errors import counted
 from etkit.registry import registry_options
 
 
@@ -102,7 +103,7 @@ def _push_to_hub(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(asdict(pushed), indent=2))
         return 0
-    print(f"{len(pushed.files)} files pushed, {len(pushed.removed)} removed")
+    print(f"{counted(len(pushed.files), 'file')} pushed, {len(pushed.removed)} removed")
     print(pushed.url)
     return 0
 

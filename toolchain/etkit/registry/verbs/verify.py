@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from etbuild.cli.options import add_parser, add_path, add_value
+from etbuild.errors import counted
 from etkit.registry import registry_options
 
 
@@ -55,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
         digests = {program.name: program.manifest.digest for program in programs}
         print(json.dumps({"programs": digests, "files": count, "builders": builders}, indent=2))
         return 0
-    print(f"{count} files of {', '.join(program.name for program in programs)}: as their digests say")
+    print(f"{counted(count, 'file')} of {', '.join(program.name for program in programs)}: as their digests say")
     if allowed is not None:
         print(f"allowed by {options.policy}")
     if not holds_statements:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from etbuild.errors import InputError, did_you_mean
+from etbuild.errors import InputError, counted, did_you_mean
 from etbuild.guard.reads import watched_reads
 from etbuild.inputs.step_context import Stage, StepContext
 from etbuild.inputs.user_code import importable
@@ -113,7 +113,7 @@ def given(method: str, facts: ProgramMethod, texts: Iterable[str], others: Seque
             raise InputError.of(f"--input {text}: expected NUMBER=VALUE", "such as `0=[[1, 2]]` or `1=mask.npy`")
         if int(number) >= len(facts["inputs"]):
             count = len(facts["inputs"])
-            raise InputError.of(f"--input {number}: `{method}` takes {count} inputs, which count from 0")
+            raise InputError.of(f"--input {number}: `{method}` takes {counted(count, 'input')}, which count from 0")
         found[int(number)] = _ready(arguments.read_one(value, facts["inputs"][int(number)]))
     return found
 

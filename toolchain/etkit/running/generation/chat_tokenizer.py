@@ -78,6 +78,17 @@ class ChatTokenizer:
         """The text of an answer, without special tokens unless there are tools."""
         return str(self._reader.call(self._fails, "text", [*tokens]))
 
+    def message(self, prompt: Sequence[int], tokens: Sequence[int]) -> Message:
+        """An answer as a message. With tools, transformers splits it into text and `tool_calls`, if the tokenizer has a
+        `response_template`. Otherwise, or if a call in it is not whole, `content` is all of its text.
+
+        Args:
+            prompt: The tokens before the answer.
+            tokens: Those of the answer.
+        """
+        message: Message = self._reader.call(self._fails, "message", [*prompt], [*tokens], seconds=_RENDERING)
+        return message
+
     def pieces(self, tokens: Iterable[int]) -> Iterator[str]:
         """Yields the text of an answer in pieces of whole characters: a token may be a part of a character."""
         taken, shown = list[int](), ""
@@ -133,6 +144,9 @@ class _Reader:
         if not made.chat_template:
             raise InputError.of("the tokenizer has no chat template", _HINT)
         self._tokenizer, self._file, self._tools = made, file, [*tools] or None
+        self._knows_calls = bool(tools) and made.response_template is not None
+        if self._knows_calls:
+            made.get_response_parser(prefix="")  # fails if it is no such template
 
     def rendered(self, messages: Sequence[Message], goes_on: bool) -> str:
         template = self._tokenizer.apply_chat_template
@@ -149,6 +163,15 @@ class _Reader:
 
     def text(self, tokens: Sequence[int]) -> str:
         return str(self._tokenizer.decode(tokens, skip_special_tokens=not self._tools))
+
+    def message(self, prompt: Sequence[int], tokens: Sequence[int]) -> Message:
+        message = {"role": "assistant", "content": self.text(tokens)}
+        if self._knows_calls:
+            with suppress(KeyError, ValueError):  # such as JSON without its end
+                before = self._tokenizer.decode(prompt)
+                found = self._tokenizer.parse_response(message["content"], prefix=before, tools=self._tools)
+                return {**message, "content": "", **found}
+        return message
 
     def ends_of_turns(self) -> set[int]:
         turns = [{"role": "user", "content": _MARK}, {"role": "assistant", "content": _MARK}]

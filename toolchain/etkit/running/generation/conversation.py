@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from etbuild.errors import InputError
+from etbuild.errors import InputError, counted
 from etkit.running.generation.chat_tokenizer import ChatTokenizer, Message
 from etkit.running.generation.decoder import Decoder
+
+_AS_TEXT = (
+    "results of tools follow an answer in which no call was found, so the chat template has all of it as text: "
+    "`response_template` in tokenizer_config.json says how transformers finds calls"
+)
 
 
 class Conversation:
@@ -54,13 +59,15 @@ class Conversation:
             InputError: The template refuses the conversation, or the conversation does not fit into the cache.
             BuildError: The runtime cannot run the program.
         """
+        if not isinstance(new, str) and self.answers and "tool_calls" not in self.messages[-1]:
+            self._note(_AS_TEXT)
         self.messages += [{"role": "user", "content": new}] if isinstance(new, str) else new
         prompt = self._prompt(most)
         self._note(self._tokenizer.note_on_runner(self.messages))
         tokens: list[int] = []
         self.answers.append(tokens)
         yield from self._tokenizer.pieces(self._tokens(prompt, tokens, most))
-        self.messages.append({"role": "assistant", "content": self._tokenizer.text(tokens)})
+        self.messages.append(self._tokenizer.message(prompt, tokens))
 
     def _prompt(self, most: int) -> list[int]:
         """The tokens of the conversation, which loses its oldest turns if it may and has to.
@@ -91,7 +98,8 @@ class Conversation:
                 return
             tokens.append(token)
             yield token
-        self._note(f"an answer was cut after {len(tokens)} tokens: `--tokens` and the cache are the limits")
+        cut = counted(len(tokens), "token")
+        self._note(f"an answer was cut after {cut}: `--tokens` and the cache are the limits")
 
     def _note(self, text: str | None) -> None:
         if text is not None and text not in self._notes:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.nn.functional import avg_pool2d, cosine_similarity
 
-from etbuild.errors import DocumentPath, InputError
+from etbuild.errors import DocumentPath, InputError, counted
 from etbuild.inputs.user_code import load_callable, wrap_user_error
 from etplugins.comparison import accuracy, quantized
 from etplugins.model_tests.parts import ALL_OUTPUTS, LIMITS, Agreement
@@ -58,7 +58,7 @@ def judged(
         limit, value = getattr(agreement, name), limited.get(name, limited["mean"])
         if limit is not None and not (value >= limit if name.startswith("min") else value <= limit):
             problems.append(f"`{name}` is {limit:g}")
-    count = f"{len(values)} samples" if len(values) > 1 else "1 sample"
+    count = counted(len(values), "sample")
     detail = f"mean {measured['mean']:.4g}, worst {measured['worst']:.4g} (`{names[worst]}`), {count}"
     return detail, problems, measured
 

@@ -16,7 +16,7 @@ import torch
 from torch.export import ExportedProgram
 
 from etbuild import plugins
-from etbuild.errors import BuildError, CheckError, DocumentPath, EtbuildError, InputError, Problem, format_path
+from etbuild.errors import BuildError, CheckError, DocumentPath, EtbuildError, InputError, Problem, counted, format_path
 from etbuild.export import example_values
 from etbuild.inputs.source_lines import SourceLines
 from etbuild.inputs.step_context import StepContext
@@ -479,7 +479,7 @@ def _eager(reference: Reference, run: _RunModel) -> Callable[[str, list[Any]], l
     def call(name: str, inputs: list[Any]) -> list[Any]:
         _, structure = pytree.tree_flatten(reference.methods[name], is_leaf=lambda value: value is None)
         if structure.num_leaves != len(inputs):
-            raise BuildError.of(f"`{name}` takes {structure.num_leaves} inputs, not {len(inputs)}")
+            raise BuildError.of(f"`{name}` takes {counted(structure.num_leaves, 'input')}, not {len(inputs)}")
         return run([MethodCall(name, pytree.tree_unflatten(inputs, structure))])[0]
 
     return call

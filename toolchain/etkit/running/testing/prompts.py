@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from etbuild.errors import DocumentPath, InputError, Problem, printable
+from etbuild.errors import DocumentPath, InputError, Problem, counted, printable
 from etbuild.exception_text import summary as summary_of
 from etbuild.files import json_file, regular_files
 from etbuild.inputs.step_context import StepContext
@@ -123,7 +123,7 @@ def _check(asked: PromptsTest, prompts: Sequence[Prompt]) -> None:
     hint = "write `must_contain` in the line or in the manifest, or `min_same_choice`"
     free = [f"{each}: nothing says what the answer has to be" for each in prompts if not each.must_contain]
     if free:
-        message = f"any answer to {len(free)} of {len(prompts)} prompts would pass"
+        message = f"any answer to {len(free)} of {counted(len(prompts), 'prompt')} would pass"
         raise InputError.at(_FILE, message, "\n".join([hint, *_listed(free)]))
 
 
@@ -137,7 +137,8 @@ def _of_choices(asked: PromptsTest, answers: Sequence[Answer], part: float) -> I
     if asked.min_same_choice is None or part >= asked.min_same_choice:
         return
     others = [
-        f"{each.prompt}: {each.equal} of {each.count} tokens, then another one than in the answer {_shown(each.text)}"
+        f"{each.prompt}: {each.equal} of {counted(each.count, 'token')}, then another one than in the answer "
+        + _shown(each.text)
         for each in answers
         if each.equal != each.count
     ]
@@ -161,7 +162,7 @@ def _missing(asked: PromptsTest, answer: Answer) -> Iterator[Problem]:
         (_FILE, answer.prompt.must_contain),
         ((*PROMPTS, "must_contain"), asked.must_contain),
     ]
-    cut = f", which was cut after {answer.count} tokens," if answer.end is None else ""
+    cut = f", which was cut after {counted(answer.count, 'token')}," if answer.end is None else ""
     hint = "`tokens` and the cache are the limits of an answer" if cut else None
     for path, texts in places:
         for text in (each for each in texts if each not in answer.text):

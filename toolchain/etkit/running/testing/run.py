@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from etbuild import releases
-from etbuild.errors import EtbuildError, InputError, Positions
+from etbuild.errors import EtbuildError, InputError, Positions, counted
 from etbuild.files import json_file
 from etbuild.guard.reads import watched_reads
 from etbuild.inputs.step_context import Stage, StepContext, silent
@@ -122,7 +122,7 @@ def _run(tester: Tester, files: ProgramFiles, options: TestOptions) -> list[Resu
     shard, shards = options.shard
     if shards > len(chosen) and not options.allow_empty_shard:
         message = f"--shard {shard + 1}/{shards}: there are fewer tests than parts, so some parts would be empty"
-        raise InputError.of(message, f"use at most {len(chosen)} parts")
+        raise InputError.of(message, f"use at most {counted(len(chosen), 'part')}")
     results = []
     for name, test in chosen[shard::shards]:
         with options.stage(f"test {name}"):

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from etbuild.errors import InputError
+from etbuild.errors import InputError, counted
 from etbuild.exception_text import summary as summary_of
 from etbuild.files import regular_files
 from etbuild.inputs.step_context import StepContext
@@ -204,7 +204,7 @@ def _tokens(plan: Plan, text: TextTest, context: StepContext) -> tuple[list[int]
     begin = marked[: len(marked) - len(plain)] if marked[len(marked) - len(plain) :] == plain else []
     tokens = plain[: text.tokens]
     if len(tokens) < 2:
-        message = f"{text.file}: the text has {len(tokens)} tokens, and a comparison needs 2"
+        message = f"{text.file}: the text has {counted(len(tokens), 'token')}, and a comparison needs 2"
         raise InputError.at(path, message, "name a longer text")
     return begin, tokens
 
