@@ -16,6 +16,7 @@ from etbuild.errors import BuildError, DocumentPath, InputError
 from etplugins.transformers.external_cache import Scores
 
 _PATH: DocumentPath = ("model", "huggingface", "draft_layers")
+_NUMBERS = ("layer_idx", "layer_id")  # transformers' names for the number of a layer
 
 
 def scores(model: Any, config: Any, count: int, of_all: Scores) -> Scores:
@@ -53,7 +54,7 @@ def _are_layers(part: torch.nn.Module, count: int) -> bool:
 
 
 def _number(layer: torch.nn.Module) -> int | None:
-    numbers = {getattr(each, "layer_idx", None) for each in layer.modules()} - {None}
+    numbers = {getattr(each, name, None) for each in layer.modules() for name in _NUMBERS} - {None}
     return numbers.pop() if len(numbers) == 1 else None
 
 
