@@ -97,6 +97,19 @@ def test_a_method_verify_returns_all_scores(tmp_path: Path, cache: dict[str, Any
     assert verify == {**forward, "entry": "verify"}
 
 
+@pytest.mark.parametrize("cache", [{}, {"kind": "external", "max_seq_length": 16}])
+def test_a_draft_takes_one_token_and_nothing_drafts_by_itself(tmp_path: Path, cache: dict[str, Any]) -> None:
+    methods: dict[str, Any] = {"forward": {}, "guess": {"entry": "draft"}}
+    drafting = {**wanted(**cache), "draft_layers": 2}
+    plan = planned(tmp_path, drafting, methods=methods, share_mutable_buffers=True)
+    guess = as_json(plan.methods["guess"])
+    assert as_json(plan)["model"]["huggingface"]["draft_layers"] == 2
+    assert guess["example_inputs"][0]["shape"] == [1, 1]
+    assert guess["example_inputs"][2:] == ([{"of_model": "draft_caches", "length": 1}] if cache else [])
+    assert not any(guess["dynamic_shapes"])
+    assert "draft" not in planned(tmp_path, wanted(**cache)).methods
+
+
 def test_an_encoder_and_a_decoder_are_two_methods(tmp_path: Path) -> None:
     wanted = {"task": "seq2seq", "max_source_length": 40, "cache": {"max_length": 64}}
     plan = planned(tmp_path, wanted)

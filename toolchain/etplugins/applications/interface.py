@@ -20,7 +20,8 @@ _READ = ("colors", "layout", "mean", "deviation")
 
 def report(program: Reported) -> Added:
     """The inputs and outputs of each described method, in the program's report and in its index. A program may say the
-    names itself, with the constant methods `get_input_names` and `get_output_names`, JSON arrays.
+    names itself, with the constant methods `get_input_names` and `get_output_names`, JSON arrays, or
+    `get_METHOD_input_names` for one method.
 
     Raises:
         CheckError: The program has other inputs or outputs than the manifest describes. The error lists all of them.
@@ -47,14 +48,16 @@ def report(program: Reported) -> Added:
 
 def _named(program: Reported, methods: Mapping[str, ProgramMethod], side: str) -> dict[str, list[Described]]:
     """The names that a program says, for each method that has as many inputs or outputs."""
-    try:
-        names = json.loads(str(program.lowering["constant_methods"].get(f"get_{side[:-1]}_names")))
-    except ValueError:  # the constant of a user may be another text
-        names = None
-    if not isinstance(names, list):
-        return {}
-    found = {name: _values(methods[name], side) for name in program.plan.methods}
-    return {method: [{"name": str(name)} for name in names] for method in found if len(found[method]) == len(names)}
+    constants, found = program.lowering["constant_methods"], dict[str, list[Described]]()
+    for method in program.plan.methods:
+        of_all = constants.get(f"get_{side[:-1]}_names")
+        try:
+            names = json.loads(str(constants.get(f"get_{method}_{side[:-1]}_names", of_all)))
+        except ValueError:  # the constant of a user may be another text
+            continue
+        if isinstance(names, list) and len(names) == len(_values(methods[method], side)):
+            found[method] = [{"name": str(name)} for name in names]
+    return found
 
 
 def _values(method: ProgramMethod, side: str) -> list[Value]:

@@ -2,8 +2,9 @@
 
 The decoder's `forward` becomes `forward(input_ids, cache_position)`. `input_ids` is int64 [1, seq], and
 `cache_position`, int64 [1], is the position of the first of these tokens. `forward` returns scores: float [1, seq,
-vocabulary], or [1, vocabulary] for the last token only. `verify` is the same with the scores of all tokens. With a
-cache of the kind `external`, both have the inputs and outputs of `external_cache`.
+vocabulary], or [1, vocabulary] for the last token only. `verify` is the same with the scores of all tokens, and `draft`
+with those of the first layers. With a cache of the kind `external`, they have the inputs and outputs of
+`external_cache`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,14 @@ from typing import Any
 import torch
 
 from etbuild.errors import DocumentPath, InputError
-from etplugins.transformers import decoder_inputs, external_cache, position_tables, state_cache, static_cache
+from etplugins.transformers import (
+    decoder_inputs,
+    external_cache,
+    first_layers,
+    position_tables,
+    state_cache,
+    static_cache,
+)
 from etplugins.transformers.parts import DecoderCache, HuggingFace
 
 _PATH: DocumentPath = ("model", "huggingface")
@@ -48,10 +56,9 @@ def attention(config: Any, settings: HuggingFace) -> str | None:
         config: The configuration of the model.
         settings: The model in the plan.
     """
-    cache = settings.cache
-    if cache is not None and cache.kind == "external":
+    if settings.has_external_cache:
         return settings.attention or "eager"
-    if cache is None or cache.kind is None or _keeps_keys(config, cache):
+    if settings.cache is None or settings.cache.kind is None or _keeps_keys(config, settings.cache):
         return settings.attention
     return None
 
@@ -96,13 +103,16 @@ def add(
     inputs = decoder_inputs.find(model, config, cache.max_length, keywords is _token_inputs)
     complete = _with_inputs(keywords, inputs.names, cache.max_length)
     scored = _ScoredModel(_scores(model, settings.logits, complete), token)
-    if cache.kind == "external":
-        given = _given_inputs(decoder_inputs.positions(model))
-        scores = {"forward": _scores(model, settings.logits, given), "verify": _scores(model, None, given)}
-        return external_cache.add(model, config, cache.max_length, scored.of_one_token(), scores)
+    given = _given_inputs(decoder_inputs.positions(model)) if settings.has_external_cache else complete
+    scores = {"forward": _scores(model, settings.logits, given), "verify": _scores(model, None, given)}
+    if settings.draft_layers is not None:
+        scores["draft"] = first_layers.scores(model, config, settings.draft_layers, scores["forward"])
+    if settings.has_external_cache:
+        shown = scored.of_one_token()
+        return external_cache.add(model, config, cache.max_length, shown, scores, settings.draft_layers)
     is_own = cache.kind is not None and _keeps_keys(model.config, cache)
     made = (_add_own if is_own else _add_static)(model, config, cache, scored, inputs)
-    return {"forward": made(scored.scores), "verify": made(_scores(model, None, complete))}
+    return {name: made(each) for name, each in scores.items()}
 
 
 def _given_inputs(positions: tuple[str, ...]) -> Keywords:

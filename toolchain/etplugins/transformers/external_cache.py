@@ -10,8 +10,8 @@ new states. The first columns of a mask are those of the cache, the others those
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -60,6 +60,15 @@ class ExternalCache:
     held: dict[str, torch.Tensor]
     length: int
     sliding: dict[int, bool]
+
+    def of_first(self, layers: int) -> ExternalCache:
+        """What the first layers read and write."""
+        masks = {_MASKS[is_sliding] for index, is_sliding in self.sliding.items() if index < layers}
+        return replace(
+            self,
+            masks={name: kinds for name, kinds in self.masks.items() if name in masks},
+            held={name: each for name, each in self.held.items() if int(name.rpartition("_")[2]) < layers},
+        )
 
     @property
     def names(self) -> list[str]:
@@ -145,7 +154,14 @@ class GivenCache(StateCache):
         return {kind: self.given[name] for name, kinds in masks.items() for kind in kinds}
 
 
-def add(model: Any, config: Any, length: int, shown: static_cache.Call, scores: dict[str, Scores]) -> dict[str, Any]:
+def add(
+    model: Any,
+    config: Any,
+    length: int,
+    shown: static_cache.Call,
+    scores: dict[str, Scores],
+    draft_layers: int | None = None,
+) -> dict[str, Any]:
     """Makes a decoder take its cache.
 
     Args:
@@ -154,6 +170,7 @@ def add(model: Any, config: Any, length: int, shown: static_cache.Call, scores: 
         length: The number of tokens that the caller holds.
         shown: Calls a copy of the model with one token and a cache of transformers.
         scores: Makes the scores of each new method, by its name.
+        draft_layers: How many layers the method `draft` runs; None if there is none. It takes only their caches.
 
     Returns:
         The new methods for the class of the model, by name.
@@ -165,8 +182,9 @@ def add(model: Any, config: Any, length: int, shown: static_cache.Call, scores: 
     layers = static_cache.layers_of(config, length)
     spec = _spec(model, config, layers, length, shown)
     model.etbuild_external = spec
+    model.etbuild_drafts = None if draft_layers is None else spec.of_first(draft_layers)
 
-    def method(scores_of: Scores) -> Callable[..., Any]:
+    def method(scores_of: Scores, spec: ExternalCache) -> Callable[..., Any]:
         def call(self: Any, input_ids: torch.Tensor, position_ids: torch.Tensor, others: list[Any]) -> tuple[Any, ...]:
             given = dict(zip(spec.names, others, strict=True))
             cache = GivenCache(spec, len(layers), given, position_ids[0, :1])
@@ -177,12 +195,16 @@ def add(model: Any, config: Any, length: int, shown: static_cache.Call, scores: 
         return call
 
     _check_attention(model, spec, len(layers), next(iter(scores.values())))
-    return {**{name: method(each) for name, each in scores.items()}, "example_of_part": _example}
+    of_methods = {"draft": model.etbuild_drafts}
+    methods = {name: method(each, of_methods.get(name, spec)) for name, each in scores.items()}
+    return {**methods, "example_of_part": _example}
 
 
 def _example(model: Any, example_plan: ModelExample) -> Any:
     assert example_plan.length is not None, "the task writes it"
-    return model.etbuild_external.example(example_plan.length) if str(example_plan.of_model) == "caches" else None
+    specs = {"caches": model.etbuild_external, "draft_caches": model.etbuild_drafts}
+    spec: ExternalCache | None = specs.get(str(example_plan.of_model))
+    return None if spec is None else spec.example(example_plan.length)
 
 
 def _spec(model: Any, config: Any, layers: list[Any], length: int, shown: static_cache.Call) -> ExternalCache:
@@ -234,20 +256,22 @@ def _check_attention(model: Any, spec: ExternalCache, layers: int, scores: Score
         raise unsupported(f"the attention of `{type(model).__name__}` computes with more than the mask of a call")
 
 
-def constants(model: Any) -> dict[str, object]:
-    """What a runner has to know, as constant methods: the names of all inputs and outputs in their order, as JSON, and
-    the window of `sliding_attention_mask`.
+def constants(model: Any, drafts: Sequence[str]) -> dict[str, object]:
+    """What a runner has to know, as constant methods: the names of all inputs and outputs in their order, as JSON, also
+    those of methods with fewer, and the window of `sliding_attention_mask`.
 
     Args:
         model: The decoder.
+        drafts: The names of the methods that draft.
     """
     spec: ExternalCache = model.etbuild_external
     config = model.config.get_text_config(decoder=True)
+    specs = {"": spec, **{f"{name}_": model.etbuild_drafts for name in drafts}}
     windows = {f"get_{key}": getattr(config, key, None) for key in _WINDOWS if _MASKS[True] in spec.masks}
     return {
-        "get_input_names": json.dumps(["input_ids", "position_ids", *spec.names]),
-        "get_output_names": json.dumps(["scores", *spec.held]),
-        "get_max_context_len": spec.length,
-        "get_vocab_size": config.vocab_size,
+        **{
+            f"get_{of}input_names": json.dumps(["input_ids", "position_ids", *each.names]) for of, each in specs.items()
+        },
+        **{f"get_{of}output_names": json.dumps(["scores", *each.held]) for of, each in specs.items()},
         **{name: size for name, size in windows.items() if isinstance(size, int)},
     }

@@ -101,16 +101,16 @@ def constants(export_plan: ExportPlan, module: torch.nn.Module, inputs: Given) -
 
     Raises:
         InputError: The ids of the tokens that end a text are unknown, a token is not in the vocabulary, or a model with
-            states should verify drafts.
+            states should draft or verify.
     """
     from etplugins.transformers import decoder_cache, runner_contract, single_call
 
     settings = settings_of(export_plan.model)
     assert settings is not None, "the model is one of transformers"
-    verifying = [name for name, method in export_plan.methods.items() if method.entry == tasks.VERIFY]
-    if verifying and settings.cache is not None and decoder_cache.has_states(module, settings.cache):
+    drafts = [name for name, method in export_plan.methods.items() if method.entry in (tasks.DRAFT, tasks.VERIFY)]
+    if drafts and settings.cache is not None and decoder_cache.has_states(module, settings.cache):
         message = "layers with states cannot go back to the last draft that was right"
-        raise InputError.at(("methods", verifying[0]), message, "remove the method")
+        raise InputError.at(("methods", drafts[0]), message, "remove the method")
     return {**single_call.constants(module, settings), **runner_contract.constants(export_plan, module, inputs)}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,7 +20,7 @@ _FEATURES = ("feature-extraction", "image-feature-extraction")
 _WITH_LENGTH = ("tokens", "sound")
 _SAME_AS_NOTHING = (("logits", "all"), ("pooling", "none"))
 _PATH: DocumentPath = ("model", "huggingface")
-_NAMES = {"get_input_names", "get_output_names"}
+_NAMES = re.compile(r"get_(\w+_)?(input|output)_names")
 _OF_CALLS = {
     "ring": "a `ring` holds a window and the tokens of one call",
     "external": "with `kind: external`, a call always takes as many tokens",
@@ -103,7 +104,9 @@ def _check(data: Manifest) -> Iterator[Problem]:
     huggingface = data["model"]["huggingface"]
     yield from _check_model(huggingface)
     yield from _check_methods(data.get("methods", {}), huggingface)
-    for name in _NAMES & data.get("constant_methods", {}).keys() if tasks.has_external_cache(huggingface) else ():
+    yield from _check_drafts(data)
+    names = filter(_NAMES.fullmatch, data.get("constant_methods", {}))
+    for name in names if tasks.has_external_cache(huggingface) else ():
         message = f"`{name}` has the names of the inputs and outputs of an external cache"
         yield Problem(message, ("constant_methods", name), "remove it", at_key=True)
     yield from _check_config(huggingface.get("config", {}), (*_PATH, "config"))
@@ -236,11 +239,33 @@ def _check_methods(methods: dict[str, Method], huggingface: HuggingFace) -> Iter
             yield from _check_lengths(method, index, longest, key, ("methods", name))
 
 
+def _check_drafts(data: Manifest) -> Iterator[Problem]:
+    """Checks that the manifest says how many layers a draft runs, and that the other methods read what it writes."""
+    huggingface = data["model"]["huggingface"]
+    task, path = tasks.of(huggingface), (*_PATH, "draft_layers")
+    has_layers, has_drafts = "draft_layers" in huggingface, task is not None and tasks.DRAFT in task.entries
+    of_drafts = (name for name, each in data.get("methods", {}).items() if each.get("entry") == tasks.DRAFT)
+    drafting = next(of_drafts, None) if has_drafts else None
+    if has_layers and not has_drafts:
+        yield Problem("`draft_layers` goes with `task: text-generation`", path, "remove it", at_key=True)
+    elif has_layers and drafting is None:
+        hint = "add `forward: {}`, `verify: {}` and `draft: {}` to `methods`, or remove `draft_layers`"
+        yield Problem("no method drafts", path, hint, at_key=True)
+    elif drafting is not None and not has_layers:
+        hint = "add `draft_layers` to `huggingface`: such as a third of the layers of the model"
+        yield Problem(f"nothing says how many layers `{drafting}` runs", ("methods", drafting), hint, at_key=True)
+    elif drafting is not None and not (tasks.has_external_cache(huggingface) or data.get("share_mutable_buffers")):
+        message = f"`{drafting}` writes into the caches of the other methods, and the methods share no memory"
+        without = "remove `runner`, which calls only `forward`, and " if "runner" in data else ""
+        hint = f"{without}write `share_mutable_buffers: true`"
+        yield Problem(message, ("methods", drafting), hint, at_key=True)
+
+
 def _limits(entry: str, huggingface: HuggingFace) -> Iterator[tuple[int, int, str]]:
     """The inputs of an entry whose second dimension has a limit: their index, the limit, and the key that raises it."""
     longest, source = tasks.longest_call(huggingface), huggingface.get("max_source_length")
     task = tasks.of(huggingface)
-    if entry in ("forward", "decode", "verify") and longest is not None:
+    if entry in ("forward", "decode", tasks.VERIFY, tasks.DRAFT) and longest is not None:
         yield 0, longest, "max_seq_length"
     if entry in ("forward", "encode_text") and task is not None and task.takes == "tokens" and source is not None:
         yield 0, source, "max_source_length"

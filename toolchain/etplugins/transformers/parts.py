@@ -162,11 +162,14 @@ class HuggingFace(Part, needs=()):
             int64 [1, seq] and int64 [1]: the tokens, and the position of the first token. It returns the scores that
             `logits` says. Without a cache, a decoder reads all tokens in each call. For example `{max_length: 128}`,
             `{max_length: 2048, max_seq_length: 128, kind: custom}`.
+        draft_layers: How many layers, from the first on, a method `draft` of `task: text-generation` runs before the
+            final norm and the head: it drafts what `verify` confirms. For example `8`.
     """
 
     _KEYS = {"model_class": "class"}
     _LEFT_OUT = (
         *("max_source_length", "pooling", "dense", "normalize", "task", "attention", "logits", "generation_config"),
+        "draft_layers",
     )
 
     model_class: kinds.Identifier
@@ -215,6 +218,12 @@ class HuggingFace(Part, needs=()):
     attention: Literal["eager", "sdpa", "custom_sdpa"] | None = None
     logits: Literal["all", "last"] | None = None
     generation_config: Options | kinds.InputName | None = None
+    draft_layers: kinds.Size | None = None
+
+    @property
+    def has_external_cache(self) -> bool:
+        """Whether the caller of a method holds the cache."""
+        return self.cache is not None and self.cache.kind == "external"
 
     def to_json(self) -> dict[str, object]:
         """A configuration without changed keys is the name of its file."""

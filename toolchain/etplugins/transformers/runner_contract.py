@@ -17,13 +17,14 @@ from etbuild.plan.kinds import Names
 from etbuild.plan.parts import Dim, ExportMethod, ModelExample, TensorExample
 from etbuild.plan.step_plans import ExportPlan
 from etplugins.transformers.parts import DecoderCache, HuggingFace, settings_of
+from etplugins.transformers.tasks import DRAFT
 
 _PATH: DocumentPath = ("runner",)
 
 
 def constants(export_plan: ExportPlan, module: Any, inputs: Given) -> dict[str, object]:
-    """The constants of the runner's contract, by name, or those of a decoder whose caller holds the cache. Empty for
-    other programs without a runner, and for a module from a factory.
+    """The constants of the runner's contract, by name, or those of a decoder whose caller drafts or holds the cache.
+    Empty for other programs without a runner, and for a module from a factory.
 
     Args:
         export_plan: The export plan.
@@ -34,8 +35,8 @@ def constants(export_plan: ExportPlan, module: Any, inputs: Given) -> dict[str, 
         InputError: The ids of the tokens that end a text are unknown, or a token is not in the vocabulary.
     """
     model, runner = settings_of(export_plan.model), export_plan.runner
-    if model is not None and model.cache is not None and model.cache.kind == "external":
-        return _of_external_cache(model, module, inputs)
+    if model is not None and (model.has_external_cache or (runner is None and model.draft_layers is not None)):
+        return _of_application(export_plan, model, module, inputs)
     if runner is None or model is None or model.cache is None:
         return {}
     from etplugins.transformers import encoder_decoder  # imports transformers
@@ -73,13 +74,18 @@ def constants(export_plan: ExportPlan, module: Any, inputs: Given) -> dict[str, 
     return {name: value for name, value in sorted(values.items()) if name not in runner.said}
 
 
-def _of_external_cache(model: HuggingFace, module: Any, inputs: Given) -> dict[str, object]:
-    """The constants of a decoder whose caller holds the cache. The ids of tokens are there as far as they are known."""
+def _of_application(export_plan: ExportPlan, model: HuggingFace, module: Any, inputs: Given) -> dict[str, object]:
+    """The constants of a decoder whose caller holds the cache or drafts. The ids of tokens are there as far as they are
+    known."""
     from etplugins.transformers import external_cache  # imports transformers
 
+    assert model.cache is not None, "the manifest is checked"
     config = module.config.get_text_config(decoder=True)
     ids = _ids(_generation_config(model, inputs), (config, module.config), ())
-    return dict(sorted({**ids, **external_cache.constants(module)}.items()))
+    drafts = [name for name, method in export_plan.methods.items() if method.entry == DRAFT]
+    names = external_cache.constants(module, drafts) if model.has_external_cache else {}
+    sizes = {"get_max_context_len": model.cache.max_length, "get_vocab_size": config.vocab_size}
+    return dict(sorted({**ids, **sizes, **names}.items()))
 
 
 def _check_dtype(model: HuggingFace, module: Any) -> None:

@@ -39,6 +39,7 @@ HuggingFace = TypedDict(
         "attention": str,
         "logits": str,
         "generation_config": Options | str,
+        "draft_layers": int,
     },
     total=False,
 )

@@ -85,7 +85,7 @@ def has_external_cache(huggingface: HuggingFace) -> bool:
 
 def first_methods(task: Task, huggingface: HuggingFace) -> Iterator[str]:
     """The methods of a manifest that has none. A call of a fixed length needs a method for the tokens that are left."""
-    yield from (name for name, entry in task.entries.items() if entry != VERIFY)
+    yield from (name for name, entry in task.entries.items() if entry not in (VERIFY, DRAFT))
     if VERIFY in task.entries and has_external_cache(huggingface) and longest_call(huggingface) != 1:
         yield "decode"
 
@@ -122,15 +122,16 @@ def _tokens(dim: str, longest: int | None, example: int) -> tuple[ExampleInput, 
     return {**_POSITION, "shape": [1, min(longest, example)]}, shapes
 
 
-def _of_decoder(name: str, _entry: str, huggingface: HuggingFace) -> Method:
-    """`decode` takes one token in each call. Each other method takes any number of tokens up to the longest call, or
-    always as many if its caller holds the cache."""
+def _of_decoder(name: str, entry: str, huggingface: HuggingFace) -> Method:
+    """`decode` and a draft take one token in each call. Each other method takes any number of tokens up to the longest
+    call, or always as many if its caller holds the cache."""
     if has_external_cache(huggingface):
-        is_one = name.partition("_")[0] == "decode"  # also `decode_fr` of an adapter
+        is_one = name.partition("_")[0] == "decode" or entry == DRAFT  # also `decode_fr` of an adapter
         length = 1 if is_one else longest_call(huggingface) or 1
         tokens: ExampleInput = {**_POSITION, "shape": [1, length]}
-        return {"example_inputs": [tokens, {**tokens, "fill": "arange"}, {"of_model": "caches", "length": length}]}
-    tokens, shapes = _tokens("seq", 1 if name == "decode" else longest_call(huggingface), 8)
+        caches = "draft_caches" if entry == DRAFT else "caches"
+        return {"example_inputs": [tokens, {**tokens, "fill": "arange"}, {"of_model": caches, "length": length}]}
+    tokens, shapes = _tokens("seq", 1 if name == "decode" or entry == DRAFT else longest_call(huggingface), 8)
     inputs: Method = {"example_inputs": [tokens, _POSITION]}
     return inputs if shapes is None else {**inputs, "dynamic_shapes": [shapes, None]}
 
@@ -258,7 +259,7 @@ def _of_image_text(_name: str, entry: str, huggingface: HuggingFace) -> Method:
     return {"example_inputs": [embeddings, _POSITION], "dynamic_shapes": [of_embeddings, None]}
 
 
-VERIFY = "verify"
+VERIFY, DRAFT = "verify", "draft"
 _ENCODER_DECODER = {"encoder": "encode", "text_decoder": "decode"}
 ONE_CALL = {"forward": "forward"}
 """The entries of a task that takes all of its input in one call."""
@@ -270,7 +271,9 @@ def _of_labels(model_class: str, inputs: Inputs, takes: str, outputs: tuple[str,
 
 
 _OWN = {
-    "text-generation": Task("AutoModelForCausalLM", "executorch-llm/v1", {**ONE_CALL, VERIFY: VERIFY}, _of_decoder),
+    "text-generation": Task(
+        "AutoModelForCausalLM", "executorch-llm/v1", {**ONE_CALL, VERIFY: VERIFY, DRAFT: DRAFT}, _of_decoder
+    ),
     "seq2seq": Task(
         "AutoModelForSeq2SeqLM",
         "executorch-asr/v1",

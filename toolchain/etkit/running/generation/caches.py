@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -26,6 +26,9 @@ class Cache(Protocol):
     def scores(self, call: Sequence[int], first: int) -> torch.Tensor:
         """Calls the program with tokens, the first of which has the position `first`. Returns the scores of the last
         token or of all, [..., vocabulary]. The call at position 0 begins a new text."""
+
+    def call(self, method: str, call: Sequence[int], first: int) -> torch.Tensor:
+        """Calls a method of the program as `scores` does, and returns its scores."""
 
 
 def cache_of(files: ProgramFiles, session: Session) -> Cache:
@@ -57,7 +60,10 @@ class _OwnCache:
         return min(tokens, self._longest)
 
     def scores(self, call: Sequence[int], first: int) -> torch.Tensor:
-        found: torch.Tensor = self._session.call(_METHOD, [torch.tensor([call]), torch.tensor([first])])[0]
+        return self.call(_METHOD, call, first)
+
+    def call(self, method: str, call: Sequence[int], first: int) -> torch.Tensor:
+        found: torch.Tensor = self._session.call(method, [torch.tensor([call]), torch.tensor([first])])[0]
         return found
 
 
@@ -75,18 +81,20 @@ class HeldCache:
         self.lengths = {int(inputs[0]["shape"][1]): name for name, inputs in facts.items()}
         if 1 not in self.lengths:
             raise InputError.of("no method of the program takes one token", f"add `{_ONE_TOKEN}: {{}}` to `methods`")
-        self._session = session
-        self._inputs = self._names(_NAMES)[2:]
-        self._outputs = self._names("get_output_names")[1:]
-        kinds = dict(zip(self._inputs, facts[self.lengths[1]][2:], strict=True))
-        self.held = {name: torch.zeros(kinds[name]["shape"], dtype=_dtype(kinds[name])) for name in self._outputs}
-        self._masks = {name: _dtype(kinds[name]) for name in self._inputs if name not in self.held}
+        self._session, one, called = session, self.lengths[1], [name for name in methods if methods[name]["inputs"]]
+        self._inputs = {name: self._names(name, "input", methods)[2:] for name in called}
+        self._outputs = {name: self._names(name, "output", methods)[1:] for name in called}
+        kinds = dict(zip(self._inputs[one], facts[one][2:], strict=True))
+        self.held = {name: torch.zeros(kinds[name]["shape"], dtype=_dtype(kinds[name])) for name in self._outputs[one]}
+        self._masks = {name: _dtype(kinds[name]) for name in kinds if name not in self.held}
         self._slots = int(session.call("get_max_context_len", [])[0])
         limits = ("get_sliding_window", "get_attention_chunk_size")
         self._limits = [int(session.call(each, [])[0]) if each in methods else None for each in limits]
 
-    def _names(self, constant: str) -> list[str]:
-        names: list[str] = json.loads(self._session.call(constant, [])[0])
+    def _names(self, method: str, side: str, known: Collection[str]) -> list[str]:
+        """The names of the inputs or outputs of a method, of its own or those of all methods."""
+        own = f"get_{method}_{side}_names"
+        names: list[str] = json.loads(self._session.call(own if own in known else f"get_{side}_names", [])[0])
         return names
 
     def longest(self, tokens: int) -> int:
@@ -103,9 +111,9 @@ class HeldCache:
         """Calls a method with as many tokens as it takes, and keeps their keys, values and states."""
         positions = torch.arange(first, first + len(call))
         given = {**{name: self._mask(name, positions) for name in self._masks}, **self.held}
-        inputs = [torch.tensor([call]), positions[None], *(given[name] for name in self._inputs)]
+        inputs = [torch.tensor([call]), positions[None], *(given[name] for name in self._inputs[method])]
         found, *new = self._session.call(method, inputs)
-        for name, part in zip(self._outputs, new, strict=True):
+        for name, part in zip(self._outputs[method], new, strict=True):
             if not name.startswith(_OF_TOKENS):
                 self.held[name] = part
                 continue

@@ -46,7 +46,8 @@ class Conversation:
         """What the user should know."""
         turns = "oldest turn was" if self.left_out == 1 else f"{self.left_out} oldest turns were"
         gone = f"the {turns} left out, because the conversation is longer than the cache of the program"
-        return [*self._notes, *([gone] if self.left_out else [])]
+        drafts = self._decoder.drafts
+        return [*self._notes, *([gone] if self.left_out else []), *(drafts.notes if drafts else [])]
 
     def answer(self, new: str | Sequence[Message], most: int) -> Iterator[str]:
         """Adds a turn of the user, and yields the answer in pieces. The answer becomes a message when it ends.

@@ -9,6 +9,7 @@ import torch
 
 from etbuild.errors import InputError
 from etkit.running.generation.caches import cache_of
+from etkit.running.generation.drafts import Drafts
 from etplugins.runtime.program_files import ProgramFiles
 from etplugins.runtime.session import Session
 
@@ -22,7 +23,8 @@ class Decoder:
         ends: The tokens that end a text.
         context: The number of tokens that the cache has space for.
         held: The tokens in the cache.
-        computed: How many tokens were computed.
+        computed: How many tokens were computed, without drafts.
+        drafts: The drafts of a program with the methods `draft` and `verify`; otherwise None.
     """
 
     def __init__(self, files: ProgramFiles, scratch: Path) -> None:
@@ -41,6 +43,7 @@ class Decoder:
         self.ends = {int(each) for each in ends}
         self.context = int(self._session.call("get_max_context_len", [])[0])
         self._cache = cache_of(files, self._session)
+        self.drafts = Drafts(files, self._cache) if Drafts.are_in(files, self._cache) else None
         self.held: list[int] = []
         self.computed = 0
 
@@ -83,10 +86,25 @@ class Decoder:
         if len(text) > self.context:
             message = f"the prompt has {len(text)} tokens, and the cache of the program {self.context}"
             raise InputError.of(message, "write a larger `max_length` of the cache, or a shorter prompt")
-        tokens = [*text]
-        for _ in range(min(most, self.context + 1 - len(text))):
-            tokens.append(chosen(self.scores(tokens), temperature))
-            yield tokens[-1]
+        tokens, end = [*text], min(len(text) + most, self.context + 1)
+        while len(tokens) < end:
+            new = [] if temperature else self._confirmed(tokens, end - len(tokens))
+            for token in new or [chosen(self.scores(tokens), temperature)]:
+                self.held = [*tokens]  # the cache may have more: the caller may stop here
+                tokens.append(token)
+                yield token
+
+    def _confirmed(self, text: list[int], wanted: int) -> list[int]:
+        """The most likely tokens after a text, from drafts; empty without them, or if several of its tokens are new."""
+        last = len(text) - 1
+        if self.drafts is None or self.held != text[:last]:
+            return []
+        count = self.drafts.fitting(wanted, self.context - last)
+        if count == 0:
+            return []
+        found = self.drafts.next(text[last], last, count)
+        self.computed += count + 1
+        return found
 
 
 def chosen(scores: torch.Tensor, temperature: float) -> int:

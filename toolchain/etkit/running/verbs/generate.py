@@ -41,7 +41,8 @@ def add(verbs: Any) -> None:
         "generate",
         "continue a text with a language model",
         "Builds the program, unless the cache has it, and runs it with ExecuTorch's runner for language models. "
-        "The text goes to standard output. With --chat, each line of standard input is a turn.",
+        "The text goes to standard output. With --chat, each line of standard input is a turn. A program with the "
+        "methods `draft` and `verify` uses them, unless there is a --temperature.",
     )
     add_manifest(parser)
     add_value(parser, "PROMPT", "the text to continue; with --chat, the first turn", nargs="?")
@@ -84,9 +85,10 @@ def run(options: argparse.Namespace) -> int:
     loaded = validate.load_each(options.manifest, None, build.wanted(options), settings(options))
     if len(loaded) > 1:
         raise InputError.of("--variant: `generate` runs one program: name one variant")
-    is_held_here = has_external_cache(loaded[0].data.get("model", Model()).get("huggingface") or HuggingFace())
+    huggingface = loaded[0].data.get("model", Model()).get("huggingface") or HuggingFace()
+    is_called_here = has_external_cache(huggingface) or "draft_layers" in huggingface
     for key, example in (("runner", "executorch-llm/v1"), ("tokenizer", "tokenizer.json")):
-        if key not in loaded[0].data and not (key == "runner" and is_held_here):
+        if key not in loaded[0].data and not (key == "runner" and is_called_here):
             raise InputError.of(f"{options.manifest}: the manifest has no `{key}`", f"add `{key}: {example}`")
     runner = loaded[0].data.get("runner")
     if runner not in (None, "executorch-llm/v1"):
@@ -108,7 +110,7 @@ def run(options: argparse.Namespace) -> int:
     if options.chat:
         _chat(artifacts, tools, options)
     else:
-        _generate(artifacts, options, is_held_here)
+        _generate(artifacts, options, is_called_here)
     return 0
 
 
@@ -219,9 +221,9 @@ def _turns(first: str | None, write: Callable[[str], None]) -> Iterator[str]:
                 yield line.rstrip("\r\n")
 
 
-def _generate(artifacts: list[Artifact], options: argparse.Namespace, is_held_here: bool) -> None:
-    """Runs ExecuTorch's runner, or only the program if the runner does not read the tokenizer right, or holds no cache
-    for the program."""
+def _generate(artifacts: list[Artifact], options: argparse.Namespace, is_called_here: bool) -> None:
+    """Runs ExecuTorch's runner, or only the program if the runner does not read the tokenizer right, or does not call
+    the methods of the program."""
     from etplugins.tokenizer.conformance import difference
 
     [program] = [str(each.path) for each in artifacts if each.kind == "program"]
@@ -232,11 +234,14 @@ def _generate(artifacts: list[Artifact], options: argparse.Namespace, is_held_he
     tokenizer = preferred(tokenizers)
     if tokenizer is None:
         raise InputError.of("`tokenizer` names no tokenizer", "for example tokenizer.json")
-    if not is_held_here and difference(tokenizer) is None:
+    notes: list[str] = []
+    if not is_called_here and difference(tokenizer) is None:
         _by_runner([program, tokenizer, *data], options)
     else:  # the build has noted it
-        _by_reference(program, data, tokenizer, options)
+        notes = _by_reference(program, data, tokenizer, options)
     print()
+    for note in notes:
+        print(f"note: {note}", file=sys.stderr)
 
 
 def _by_runner(files: list[str], options: argparse.Namespace) -> None:
@@ -260,8 +265,8 @@ def _by_runner(files: list[str], options: argparse.Namespace) -> None:
             runner.generate(options.prompt, how, write)
 
 
-def _by_reference(program: str, data: list[str], tokenizer: str, options: argparse.Namespace) -> None:
-    """Runs the program with Hugging Face's tokenizer, and prints each token immediately."""
+def _by_reference(program: str, data: list[str], tokenizer: str, options: argparse.Namespace) -> list[str]:
+    """Runs the program with Hugging Face's tokenizer, and prints each token immediately. Returns notes on drafts."""
     with tempfile.TemporaryDirectory() as scratch, _only_tokens() as write:
         from etkit.running.generation.continuation import continuation
         from etkit.running.generation.decoder import Decoder
@@ -270,6 +275,7 @@ def _by_reference(program: str, data: list[str], tokenizer: str, options: argpar
         decoder = Decoder(program_files.read(Path(program), [*map(Path, data)]), Path(scratch))
         for piece in continuation(decoder, tokenizer, options.prompt, options.tokens or _TEXT, options.temperature):
             write(piece)
+        return decoder.drafts.notes if decoder.drafts else []
 
 
 class Text:
