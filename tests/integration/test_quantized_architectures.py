@@ -201,12 +201,32 @@ class Own(torch.nn.Linear):
     def forward(self, x):
         return x @ self.weight.T + self.bias
 
+class Turned(torch.nn.Module):  # as GPT-2's `Conv1D`
+    def __init__(self, *sizes):
+        super().__init__()
+        linear = torch.nn.Linear(*sizes)
+        self.weight, self.bias = torch.nn.Parameter(linear.weight.detach().T.contiguous()), linear.bias
+
+    def forward(self, x):
+        return torch.addmm(self.bias, x.view(-1, x.size(-1)), self.weight).view(*x.shape[:-1], -1)
+
+class Named(torch.nn.Module):  # a linear layer that is not derived from PyTorch's
+    def __init__(self, *sizes):
+        super().__init__()
+        self.weight, self.bias = torch.nn.Linear(*sizes).parameters()
+
+    def forward(self, x):
+        return torch.nn.functional.linear(x, self.weight, self.bias)
+
 class Doubled(torch.nn.Linear):
     def forward(self, x):
         return 2 * super().forward(x)
 
 def create(own):
-    return torch.nn.Sequential(Own(32, 32) if own else torch.nn.Linear(32, 32), Doubled(32, 8))
+    torch.manual_seed(0)
+    kinds = (Own, Turned, Named) if own else [torch.nn.Linear] * 3
+    sizes = ((32, 64), (64, 32), (32, 32))
+    return torch.nn.Sequential(*(kind(*each) for kind, each in zip(kinds, sizes)), Doubled(32, 8))
 """
 
 
@@ -242,17 +262,48 @@ def test_a_layer_that_only_looks_like_a_linear_one_keeps_its_code() -> None:
     assert kept == [False, True, True]
 
 
+def test_a_layer_that_only_looks_like_a_turned_linear_one_keeps_its_code() -> None:
+    class Router(torch.nn.Module):
+        def __init__(self, forward: Any) -> None:
+            super().__init__()
+            self.weight, self.given = torch.nn.Parameter(torch.randn(8, 8)), forward
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return self.given(x, self.weight)
+
+    kinds = {
+        None: (
+            lambda x, w: (x @ w.T, x),
+            lambda x, w: (x @ w).softmax(-1),
+            lambda x, w: x @ w if x.dim() < 3 else x,
+            lambda x, w: x.float() @ w.float(),
+        ),
+        True: (lambda x, w: x @ w,),
+        False: (torch.nn.functional.linear, lambda x, w: (w @ x.T).T),
+    }
+    for expected, forwards in kinds.items():
+        for forward in forwards:
+            assert plain_linear.is_turned(Router(forward)) is expected
+    assert plain_linear.is_turned(torch.nn.Embedding(8, 8)) is None
+
+
 def test_a_linear_layer_with_code_of_its_own_is_quantized(build: Build, tmp_path: Path) -> None:
-    """Falcon multiplies with its weight itself, which torchao's weights do not take part in."""
+    """Falcon multiplies with its weight itself, which torchao's weights do not take part in; GPT-2's weights are of
+    another class, and turned."""
+    scope: dict[str, Any] = {}
+    exec(OWN_LINEAR, scope)
+    weights = {name: tensor.clone() for name, tensor in scope["create"](own=True).state_dict().items()}
     results = []
-    for own in (True, False):
-        text = manifest({}, methods={"forward": {"example_inputs": [{"shape": [4, 32]}]}})
-        data = json.loads(text)
+    for own, files in ((False, {}), (True, {}), (True, {"net.safetensors": save(weights)})):
+        data = json.loads(manifest({}, methods={"forward": {"example_inputs": [{"shape": [4, 32]}]}}))
         data["model"] = {"factory": "model:create", "kwargs": {"own": own}}
+        data["model"] |= {"weights": "net.safetensors"} if files else {}
         data["defaults"] = {"partitioners": ["xnnpack"], "quantize": {"torchao": [{"config": "8da4w"}]}}
-        built = build(json.dumps(data), model=OWN_LINEAR)
+        built = build(json.dumps(data), model=OWN_LINEAR, files=files)
         assert built.code == 0, built.err
+        assert built.json("net.report.json")["quantization"]["quantized"] == 4
         inputs = torch.randn(4, 32, generator=torch.Generator().manual_seed(1))
         [[outputs]] = run(built.directory / "net.pte", [[("forward", [inputs])]], tmp_path)
         results.append(outputs[0])
-    torch.testing.assert_close(*results)
+    for each in results[1:]:
+        torch.testing.assert_close(each, results[0])

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from etplugins.quantize import reached
+from etplugins.quantize.parts import Quantize, TorchaoEntry
 
 
 def test_weights_of_one_name_in_two_programs_count_as_two() -> None:
@@ -47,3 +48,15 @@ def test_a_layer_that_is_called_twice_says_why_a_call_is_not_quantized() -> None
     [row] = found["in_floats"]
     assert row["weights"] == "net.*.weight"
     assert "call it once, with the inputs in one batch" in row["why"]
+
+
+def test_a_weight_that_an_entry_names_and_does_not_take_belongs_to_no_linear_layer() -> None:
+    weight = {"name": "gate.weight", "dtype": "float32", "shape": [4, 4], "bytes": 64, "parameter": True}
+    node = {"operator": "aten::linear", "inputs": [], "layer": "gate", "weights": [0]}
+    lowering: Any = {"graphs": {"forward": {"nodes": [node], "blocks": [], "weights": [weight]}}}
+    for modules, why in {"*": "its layer computes something else", "body.*": "no entry of `torchao`"}.items():
+        quantize = Quantize(torchao=(TorchaoEntry(config="8da8w", modules=(modules,)),))
+        plan: Any = SimpleNamespace(methods={"forward": SimpleNamespace(quantize=quantize)})
+        found = reached.find(plan, lowering)
+        assert found is not None
+        assert found["in_floats"][0]["why"].startswith(why)

@@ -27,6 +27,7 @@ from etbuild.model.tensor_facts import Recipe
 from etbuild.model.tied_weights import memory
 from etbuild.patching import replaced
 from etplugins.quantize.by_rows import HQQ
+from etplugins.quantize.plain_linear import TURNED_FROM
 
 _KNOWN_OPTIONS = {"mapping_type", "activation_quantization", "intx_choose_qparams_algorithm"}
 """The options of torchao's function that a recipe holds, or that do not change the result."""
@@ -61,10 +62,12 @@ class Deferred:
 
         def from_hp(weight: torch.Tensor, block_size: Any, target_dtype: torch.dtype, **options: Any) -> Any:
             option_names = {name for name, value in options.items() if value is not None}
-            if id(weight) not in originals or not option_names <= _KNOWN_OPTIONS or block_size[0] != 1:
+            source = getattr(weight, TURNED_FROM, weight)
+            if id(source) not in originals or not option_names <= _KNOWN_OPTIONS or block_size[0] != 1:
                 raise CannotDefer("torchao does more with a weight than to quantize it")
             recipe = {
-                "weight": names[id(originals[id(weight)])],
+                "weight": names[id(originals[id(source)])],
+                **({} if source is weight else {"turned": True}),
                 "block_size": list(block_size),
                 "dtype": dtype_name(target_dtype),
                 "mapping": options.get("mapping_type", MappingType.SYMMETRIC).name,

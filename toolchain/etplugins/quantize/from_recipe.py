@@ -34,7 +34,7 @@ def quantized(recipe: Recipe, parts: set[str], weight: torch.Tensor) -> dict[str
     try:
         with torch.no_grad(), by_rows():
             made = IntxUnpackedToInt8Tensor.from_hp(
-                weight,
+                weight.t().contiguous() if recipe.get("turned") else weight,
                 tuple(recipe["block_size"]),
                 getattr(torch, recipe["dtype"]),
                 mapping_type=MappingType[recipe["mapping"]],

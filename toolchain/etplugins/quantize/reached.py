@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import cast
 
 from etbuild.errors import Problem
-from etbuild.plan.parts import Quantize
 from etbuild.plan.plan import Plan
 from etbuild.report.parts import Added, Reported
 from etbuild.report.patterns import pattern
 from etbuild.results import GraphNode, GraphWeight, LeftInFloats, LoweringFacts, ReportedQuantization
+from etplugins.quantize.parts import Quantize, TorchaoEntry
 
 _TOLD = 0.05  # part of the bytes of all weights: a note reports more bytes in floats
 _LISTED = 50  # in the report
@@ -22,6 +24,9 @@ _OF_CODE = "reads it in code of its own"
 _ONE_CALL = (
     "the model calls this layer several times, and the quantizer takes the first call only: call it once, with the "
     "inputs in one batch, such as `self.net(torch.cat([a, b])).chunk(2)`"
+)
+_NOT_LINEAR = (
+    "its layer computes something else than a linear layer, or more: write that part as a `torch.nn.Linear` of its own"
 )
 _INSTEAD = (
     "torchao replaces the weights of linear layers and embeddings that the model calls. `torch.nn.MultiheadAttention` "
@@ -109,11 +114,11 @@ def _weights(plan: Plan, lowering: LoweringFacts) -> dict[str, _Weight]:
         graph = lowering["graphs"].get(name)
         if method.quantize is None or graph is None:
             continue
-        own = []
+        own, quantize = [], cast("Quantize", method.quantize)
         for facts in graph["weights"]:
-            found = weights.setdefault(facts["name"], _Weight(facts, method.quantize))
+            found = weights.setdefault(facts["name"], _Weight(facts, quantize))
             if found.facts != facts:
-                found = weights[f"{facts['name']}@{name}"] = _Weight(facts, method.quantize)
+                found = weights[f"{facts['name']}@{name}"] = _Weight(facts, quantize)
             own.append(found)
         for node in graph["nodes"]:
             for number in node.get("weights", ()):
@@ -160,5 +165,12 @@ def _why(weight: _Weight, quantized: set[str]) -> str:
     if operator == "aten::embedding":
         return "no entry of `torchao` with `layers: [embedding]` matches it"
     if len(weight.facts["shape"]) == 2:
-        return "no entry of `torchao` matches it"
+        named = any(_names(entry, module) for entry in weight.quantize.torchao)
+        return _NOT_LINEAR if named else "no entry of `torchao` matches it"
     return f"`{operator}` reads it, and torchao quantizes linear layers and embeddings only"
+
+
+def _names(entry: TorchaoEntry, module: str) -> bool:
+    """Whether an entry takes any linear layer with this name."""
+    named = any(fnmatchcase(module, pattern) for pattern in entry.modules)
+    return named and "linear" in entry.layers and not entry.keeps and not entry.fitting

@@ -213,6 +213,8 @@ def _once(layers: Iterable[torch.nn.Module]) -> Filter:
     def chosen(layer: torch.nn.Module, name: str) -> bool:
         is_waiting = id(layer) in waiting
         waiting.discard(id(layer))
+        if is_waiting and plain_linear.is_turned(layer) is not None:
+            plain_linear.become(layer)  # now, because torchao quantizes it before it asks for the next one
         return is_waiting
 
     return chosen
@@ -288,13 +290,16 @@ def _kind(layer: torch.nn.Module) -> str | None:
         return None
     if experts.is_experts(layer):
         return "linear"
-    return next((kind for kind, layers in _LAYERS.items() if isinstance(layer, layers)), None)
+    kind = next((kind for kind, layers in _LAYERS.items() if isinstance(layer, layers)), None)
+    return "linear" if kind is None and plain_linear.is_turned(layer) is not None else kind
 
 
 def _matches(name: str, layer: torch.nn.Module, entry: TorchaoEntry) -> bool:
     if _kind(layer) not in entry.layers or not any(fnmatchcase(name, pattern) for pattern in entry.modules):
         return False
     if experts.is_experts(layer) and entry.config not in _BITS:
+        return False
+    if entry.keeps and plain_linear.is_turned(layer) is not None:
         return False
     size = entry.group_size if entry.fitting else None
     return size is None or not any(row % size for row in _rows(layer))
@@ -303,7 +308,8 @@ def _matches(name: str, layer: torch.nn.Module, entry: TorchaoEntry) -> bool:
 def _rows(layer: torch.nn.Module) -> list[int]:
     """The sizes of the rows of a layer's weights."""
     mixture = experts.weights(layer) if experts.is_experts(layer) else {}
-    return [int(weight.shape[-1]) for weight in (mixture.values() or (layer.weight,))]
+    row = 0 if plain_linear.is_turned(layer) else -1
+    return [int(weight.shape[row]) for weight in (mixture.values() or (layer.weight,))]
 
 
 def _config(entry: TorchaoEntry, path: DocumentPath) -> AOBaseConfig:
