@@ -2,10 +2,10 @@
 
     python benchmarks/plain.py MANIFEST OUT [--uncorrected]
 
-It exports each method, lowers all methods together with XNNPACK, and writes the program, with the weights in it or
-in one file beside it. A user would write all of it but `sort_weights`, `etbuild`, `etplugins` and, often, `no_grad`. What
-ExecuTorch and XNNPACK compute wrongly is corrected as `etbuild` does, and what need not be computed in each call is
-left out, so that the programs can be compared.
+It exports each method, lowers all methods together with XNNPACK, and writes the program, with the weights in it or in
+one file beside it. A user would write all of it but `sort_weights`, `etbuild`, `etplugins` and, often, `no_grad`.
+What ExecuTorch and XNNPACK compute wrongly is corrected as `etbuild` does, and what need not be computed in each call
+is left out, so that the programs can be compared.
 """
 
 import importlib
