@@ -16,7 +16,7 @@ import yaml
 from safetensors.torch import load_file
 
 from tests.conftest import MANIFESTS
-from tests.helpers import commands
+from tests.helpers import commands, single_calls
 from tests.helpers.random_tokens import tokens
 from tests.helpers.runtime import Call, run
 from tests.integration.conftest import Build
@@ -533,3 +533,25 @@ def test_a_quantized_llama_is_small_and_near(build: Build, tmp_path: Path) -> No
         expected = module(input_ids=prompt).logits
     [[[output]]] = run(made.directory / "net.pte", [[("forward", [prompt, torch.tensor([0])])]], tmp_path)
     assert 1e-5 < float((output - expected).norm() / expected.norm()) < 0.05
+
+
+_SMALL_SWIN = {"image_size": 16, "embed_dim": 16, "depths": [1, 1], "num_heads": [2, 2], "window_size": 4}
+
+
+def test_an_image_of_a_class_is_returned_row_by_row(tmp_path: Path) -> None:
+    """ExecuTorch's program had its numbers in another order than PyTorch."""
+    kind = "Swin2SRForImageSuperResolution"
+    made = single_calls.model(kind, {"model_type": "swin2sr", **_SMALL_SWIN})
+    image = torch.randn(1, 3, 16, 16, generator=torch.Generator().manual_seed(1))
+    path = single_calls.folder_of(
+        made,
+        tmp_path,
+        {"class": kind, "config": _SMALL_SWIN},
+        methods={"forward": {"example_inputs": [{"shape": [1, 3, 16, 16]}]}},
+    )
+    commands.build(path, tmp_path / "out")
+    [[[found]]] = run(tmp_path / "out/net.pte", [[("forward", [image])]], tmp_path)
+    with torch.no_grad():
+        expected = made(image).reconstruction
+    assert found.is_contiguous()
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max()))

@@ -409,6 +409,16 @@ FUNNEL = {
     "block_sizes": [1, 1],
     "num_decoder_layers": 1,
 }
+OF_PAIR = {**BERT, "max_position_embeddings": 512, "num_hidden_layers": 1}
+PAIR = {
+    "model_type": "encoder-decoder",
+    "encoder": OF_PAIR,
+    "decoder": {**OF_PAIR, "is_decoder": True, "add_cross_attention": True},
+    "is_encoder_decoder": True,
+    "decoder_start_token_id": 3,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
 RECURRENT = {**CONFIGS["recurrent_gemma"], "num_hidden_layers": 3, "eos_token_id": 1}
 
 
@@ -424,6 +434,7 @@ RECURRENT = {**CONFIGS["recurrent_gemma"], "num_hidden_layers": 3, "eos_token_id
         ("BertForMultipleChoice", BERT, "multiple-choice", []),
         ("EsmForMaskedLM", ESM, "fill-mask", []),
         ("RecurrentGemmaForCausalLM", RECURRENT, None, [[1, 16]]),
+        ("EncoderDecoderModel", PAIR, None, ["decoder_input_ids", "input_ids"]),
         ("DPRQuestionEncoder", {**BERT, "model_type": "dpr"}, None, [[1, 16]]),
         ("FunnelForTokenClassification", FUNNEL, "token-classification", ["attention_mask", "input_ids"]),
     ],

@@ -180,13 +180,14 @@ def _return_tensors(model: Any) -> None:
 
     Also turns off the cache, which would be among the results.
     """
-    if getattr(model.config, "use_cache", False):
-        model.config.use_cache = False
+    from etplugins.transformers import single_call  # imports transformers
+
+    single_call.turn_cache_off(model)
     original = type(model).forward
 
     @functools.wraps(original)
     def forward(self: Any, *inputs: Any, **keywords: Any) -> tuple[Any, ...]:
         results = original(self, *inputs, **keywords, return_dict=True)
-        return tuple(value for value in results.to_tuple() if value is not None)
+        return tuple(single_call.row_by_row(value) for value in results.to_tuple() if value is not None)
 
     set_methods(model, forward=forward)

@@ -55,8 +55,7 @@ def add(model: Any, settings: HuggingFace) -> Entries:
     assert settings.task is not None
     task, original = tasks.TASKS[settings.task], type(model).forward
     _check(model, settings, task)
-    if getattr(model.config, "use_cache", False):
-        model.config.use_cache = False
+    turn_cache_off(model)
 
     @functools.wraps(original)
     def forward(self: Any, *inputs: Any, **keywords: Any) -> tuple[torch.Tensor, ...]:
@@ -67,9 +66,32 @@ def add(model: Any, settings: HuggingFace) -> Entries:
         values = [_value(results, name) for name in names]
         if any(value is None for value in values):
             _refuse_class(self, settings, task, names)
-        return tuple(_pooled(self, value, settings, mask) for value in values)
+        return tuple(row_by_row(_pooled(self, value, settings, mask)) for value in values)
 
     return {"forward": forward}
+
+
+def turn_cache_off(model: Any) -> None:
+    """Makes a model compute without a cache, which would be among its results. Of a pair of models, each part has a
+    configuration of its own.
+
+    Args:
+        model: The model. Its configurations are changed in place.
+    """
+    for part in model.modules():
+        config: Any = getattr(part, "config", None)
+        if getattr(config, "use_cache", False):
+            config.use_cache = False
+
+
+def row_by_row(value: Any) -> Any:
+    """A result of a model, with the numbers of an image or a map in the order of its dimensions. Otherwise, a program
+    may have them in the format channels_last where PyTorch has not (Swin2SR).
+
+    Args:
+        value: The result. Other tensors than those of four dimensions, and other values, stay as they are.
+    """
+    return value.contiguous() if isinstance(value, torch.Tensor) and value.dim() == _OF_MAP else value
 
 
 def _value(results: Any, name: str) -> Any:
