@@ -316,7 +316,7 @@ def test_drafts_of_a_cache_of_the_caller_give_the_same_text(built: Path, tmp_pat
 
 
 def test_a_caller_may_stop_between_the_tokens_of_a_call(built: Path, tmp_path: Path) -> None:
-    """The next text continues where the caller stopped: the cache holds no token after it."""
+    """The next text continues where the caller stopped, also if a call had confirmed more tokens."""
     decoder, ids = (
         Decoder(program_files.read(built / "out/net.pte"), tmp_path),
         tokens(9, vocab_size=VOCABULARY, seed=3),
