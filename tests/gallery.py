@@ -141,6 +141,10 @@ def _in_numbers(manifest: dict[str, Any], kind: str, scratch: Path) -> dict[str,
             key: torch.stack([_random(example, numbers) for _ in range(_BATCHES)]) for key, example in examples.items()
         }
         save_file(batches, scratch / "calibration.safetensors")
+        save_file({key: batch[0].clone() for key, batch in batches.items()}, scratch / "inputs.safetensors")
+        for key, example in examples.items():  # the build measures the loss on the example inputs
+            example.clear()
+            example.update(file="inputs.safetensors", key=key)
         calibration = {"file": "calibration.safetensors", "keys": [*examples]}
         quantizer = {"backend": "xnnpack", "options": {"per_channel": True}}
         quantize = {"pt2e": {"quantizers": [quantizer], "calibration": calibration}}

@@ -83,7 +83,12 @@ def test_a_quantization_that_clips_spoils_a_method_and_one_that_rounds_does_not(
     assert quantized.problem([near]) is None
     clipped = quantized.loss([exact], [exact.clamp(-0.1, 0.1)])
     assert clipped is not None
-    assert "calibrate on real ones" in str(quantized.problem([clipped]))
+    assert "calibrate on real inputs" in str(quantized.problem([clipped]))
+    outside = quantized.beyond([torch.arange(4), exact], [None, (-0.1, 0.1)])
+    assert outside is not None
+    assert outside.endswith("and its calibration from -0.1 to 0.1")
+    assert f"In them, {outside}: calibrate on such inputs" in str(quantized.problem([clipped], outside))
+    assert quantized.beyond([torch.arange(4), exact], [None, (-2.0, 2.0)]) is None
     assert quantized.loss([torch.tensor(3)], [torch.tensor(4)]) is None
 
 

@@ -30,17 +30,20 @@ class ExportedForm:
         is_quantized: Whether it has operators that quantize.
         has_states: Whether it changes buffers.
         edges: The numbers that its inputs, and its outputs, stand for.
+        ranges: The least and the largest number to which each input is quantized; None for an input that is not.
     """
 
     inputs: TreeSpec
     is_quantized: bool
     has_states: bool
     edges: tuple[edges.Edges, edges.Edges] = ((), ())
+    ranges: Sequence[tuple[float, float] | None] = ()
 
     @classmethod
     def of(cls, program: ExportedProgram) -> ExportedForm:
         """The form of a method."""
-        return cls(program.call_spec.in_spec, is_quantized(program), bool(states(program)), edges.of_program(program))
+        facts = edges.of_program(program), edges.ranges(program)
+        return cls(program.call_spec.in_spec, is_quantized(program), bool(states(program)), *facts)
 
 
 class ModelComparison:
@@ -152,7 +155,7 @@ class ModelComparison:
         if not ratios or not is_last:
             return None
         self.losses[name] = quantized.shown(ratios)
-        problem = quantized.problem(ratios)
+        problem = quantized.problem(ratios, quantized.beyond(leaves, self._forms[name].ranges))
         if problem is None or name not in self._calibrated or self._tolerances[name] is not None:
             return None
         return Wrong(name, problem, leaves, {}, [(each[0], each[2]) for each in calls[:-1]], blames="quantization")

@@ -53,13 +53,40 @@ def says_something(leaves: Sequence[Any]) -> bool:
     return not tensors or any(bool((each != each.flatten()[:1]).any()) for each in tensors)
 
 
-def problem(ratios: Sequence[float]) -> str | None:
-    """The text about a method that its quantization has spoiled; None if the method is usable."""
+def beyond(leaves: Sequence[Any], ranges: Sequence[tuple[float, float] | None]) -> str | None:
+    """The text about an input that is far outside of the range for which it is quantized; None if there is none.
+
+    Args:
+        leaves: The inputs of a call.
+        ranges: The least and the largest number to which each of them is quantized; None for an input that is not.
+    """
+    for number, (value, given) in enumerate(zip(leaves, ranges, strict=False)):
+        if given is None or not isinstance(value, torch.Tensor) or not value.is_floating_point() or not value.numel():
+            continue
+        (low, high), (least, most) = map(float, torch.aminmax(value)), given
+        if max(least - low, high - most) > most - least:
+            return (
+                f"input {number} goes from {low:.3g} to {high:.3g}, and its calibration from {least:.3g} to {most:.3g}"
+            )
+    return None
+
+
+def problem(ratios: Sequence[float], outside: str | None = None) -> str | None:
+    """The text about a method that its quantization has spoiled; None if the method is usable.
+
+    Args:
+        ratios: The ratios of signal to error of its samples.
+        outside: The text of `beyond`.
+    """
     if _mean(ratios) >= LEAST:
         return None
     what = "the example inputs give" if len(ratios) == 1 else "its samples give"
+    why = "Usually the calibration has other inputs than the method gets, or the model is not trained"
+    way = "calibrate on real inputs, with the weights of a training"
+    if outside is not None:
+        why = f"In them, {outside}"
+        way = "calibrate on such inputs, or write others for `example_inputs` or `samples`"
     return (
         f"its quantization spoils it: against the float model, {what} {shown(ratios).rstrip(',')}, where "
-        f"{LEAST:.0f} is the least. Usually the calibration has other inputs than the method gets, or the model is not "
-        "trained: calibrate on real inputs, with the weights of a training"
+        f"{LEAST:.0f} is the least. {why}: {way}"
     )

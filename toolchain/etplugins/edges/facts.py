@@ -33,7 +33,7 @@ def operator_name(node: Node) -> str:
 
 def of_inputs(nodes: Iterable[Node]) -> list[Edge | None]:
     """The edges of inputs, which are nodes of a graph."""
-    return [_below(node) if isinstance(node, Node) and _is_integer(node) else None for node in nodes]
+    return [_first_edge(node, DEQUANTIZE) if isinstance(node, Node) and _is_integer(node) else None for node in nodes]
 
 
 def of_outputs(nodes: Iterable[Any]) -> list[Edge | None]:
@@ -57,6 +57,14 @@ def of_program(program: torch.export.ExportedProgram) -> tuple[Edges, Edges]:
         read([nodes.get(str(name)) for name in names])
         for read, names in ((of_inputs, signature.user_inputs), (of_outputs, signature.user_outputs))
     )
+
+
+def ranges(program: torch.export.ExportedProgram) -> list[tuple[float, float] | None]:
+    """For each input of an exported method, the least and the largest number to which it is quantized; None if no
+    operator quantizes it with a scale that is known."""
+    nodes = {node.name: node for node in program.graph.nodes}
+    found = [_first_edge(nodes.get(str(name)), QUANTIZE) for name in program.graph_signature.user_inputs]
+    return [None if edge is None else (_number(edge, edge["least"]), _number(edge, edge["most"])) for edge in found]
 
 
 def note(program: torch.export.ExportedProgram) -> None:
@@ -108,6 +116,10 @@ def dequantized(values: Sequence[Any], edges: Edges) -> list[Any]:
     ]
 
 
+def _number(edge: Edge, integer: int) -> float:
+    return (integer - edge["zero_point"]) * edge["scale"]
+
+
 def _dtype(edge: Edge) -> torch.dtype:
     found: torch.dtype = getattr(torch, edge["dtype"])
     return found
@@ -118,11 +130,11 @@ def _is_integer(node: Node) -> bool:
     return isinstance(value, torch.Tensor) and value.dtype in (torch.int8, torch.uint8, torch.int16)
 
 
-def _below(node: Node) -> Edge | None:
-    """The edge of an integer input: how the first operator that reads it as numbers dequantizes it."""
-    for user in node.users:
-        found = _edge(user) if operator_name(user) == DEQUANTIZE else None
-        found = _below(user) if found is None and operator_name(user) in MOVES else found
+def _first_edge(node: Node | None, name: str) -> Edge | None:
+    """The edge of an input: how the first operator of this name that reads it quantizes or dequantizes it."""
+    for user in node.users if node is not None else ():
+        found = _edge(user) if operator_name(user) == name else None
+        found = _first_edge(user, name) if found is None and operator_name(user) in MOVES else found
         if found is not None:
             return found
     return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torch.fx import Node
+from torch.fx import Graph, Node
 
 from etbuild.errors import BuildError, DocumentPath, Problem
 
@@ -17,6 +17,26 @@ def may_view(node: Node) -> bool:
     """Whether an operator may return its first input, or a view of it."""
     schema = getattr(node.target, "_schema", None)
     return schema is not None and any(each.alias_info is not None for each in schema.returns)
+
+
+def changing(graph: Graph) -> set[Node]:
+    """The nodes whose values depend on tensors of the module that the graph writes to: they change between calls."""
+    roots = set()
+    for node in filter(writes, graph.nodes):
+        for given, value in zip(node.target._schema.arguments, node.args, strict=False):
+            if given.alias_info is not None and given.alias_info.is_write and isinstance(value, Node):
+                while value.op == "call_function" and may_view(value) and isinstance(value.args[0], Node):
+                    value = value.args[0]
+                roots.add(value.target if value.op == "get_attr" else value)
+    found: set[Node] = set()
+    for node in graph.nodes:
+        if (
+            node in roots
+            or (node.op == "get_attr" and node.target in roots)
+            or not found.isdisjoint(node.all_input_nodes)
+        ):
+            found.add(node)
+    return found
 
 
 def check_writes(copy: Node, source: Node, path: DocumentPath | None = None) -> None:

@@ -1,5 +1,5 @@
-"""Confines a quantizer to what it may quantize: floating-point numbers, and the operators and submodules that its
-options name.
+"""Confines a quantizer to what it may quantize: floating-point numbers that a scale fits, and the operators and
+submodules that its options name.
 
 ExecuTorch's quantizers have no switch in common for this. All of them write annotations into nodes, so this module
 takes back annotations, whoever wrote them.
@@ -8,7 +8,7 @@ takes back annotations, whoever wrote them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,6 +25,7 @@ from torchao.quantization.pt2e.quantizer.quantizer import Q_ANNOTATION_KEY as AN
 
 from etbuild.errors import BuildError, DocumentPath, InputError, did_you_mean
 from etplugins.edges.facts import MOVES, operator_name
+from etplugins.quantize import unfit
 
 _KIND = "etbuild_kind"
 """The key in a node's custom metadata for the operator that it had before a quantizer replaced it."""
@@ -81,15 +82,23 @@ class Limits:
         return named and (self.modules is None or _is_of(node, self.modules)) and not _is_of(node, self.leave_out)
 
 
-def confine(quantizer: Quantizer, limits: Limits) -> Quantizer:
+def confine(quantizer: Quantizer, limits: Limits, batches: Iterable[tuple[Any, ...]] = ()) -> Quantizer:
     """Makes a quantizer annotate only what its limits allow. Returns it: some call their own `annotate`, and ExecuTorch
-    asks some for their class, so they stay what they are."""
+    asks some for their class, so they stay what they are.
+
+    Args:
+        quantizer: The quantizer. It is changed in place.
+        limits: What it may quantize.
+        batches: Inputs of the method, which show the values that no scale fits.
+    """
     annotate_all, transform = quantizer.annotate, quantizer.transform_for_annotation
+    waiting = [batches]
 
     def annotate(model: GraphModule) -> Any:
         others = _annotations(model)
         result = annotate_all(model)
-        _Confined(model, others, limits).confine()
+        found = unfit.find(model, waiting.pop() if waiting else ())  # the bodies of loops come later
+        _Confined(model, others, limits, found).confine()
         return result
 
     def transform_for_annotation(model: GraphModule) -> GraphModule:
@@ -122,16 +131,17 @@ class _Confined:
         model: The graph.
         others: The annotations of other quantizers, which were there before.
         limits: What the quantizer may quantize.
+        found: What no scale fits.
     """
 
-    def __init__(self, model: GraphModule, others: _Annotations, limits: Limits) -> None:
-        self._model, self._limits = model, limits
+    def __init__(self, model: GraphModule, others: _Annotations, limits: Limits, found: unfit.Unfit) -> None:
+        self._model, self._limits, self._unfit = model, limits, found
         self._all = _annotations(model)
         self._new = {node: each for node, each in self._all.items() if others.get(node) is not each}
         self._specs = dict(_specs(self._all))
 
     def confine(self) -> None:
-        """Takes back the annotations that the limits do not allow, and those of integers."""
+        """Takes back the annotations that the limits do not allow, and those of integers and of what no scale fits."""
         if not self._limits.are_none:
             self._check_operators()
             kept = self._kept()
@@ -140,7 +150,10 @@ class _Confined:
             for node in [each for each in self._new if each in kept and each.op == "output"]:
                 self._change(node, lambda source: ANNOTATION in source.meta)
         for node in [each for each in self._new if ANNOTATION in each.meta]:
-            self._change(node, self._is_float)
+            if node in self._unfit.sums:
+                _forget(node)
+            else:
+                self._change(node, lambda source: self._is_float(source) and source not in self._unfit.values)
         self._fix_shared()
 
     def _check_operators(self) -> None:

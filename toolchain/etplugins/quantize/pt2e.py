@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -29,8 +29,8 @@ from etbuild.inputs.step_context import StepContext
 from etbuild.inputs.user_code import load_callable, wrap_user_error
 from etbuild.model.module import named_tensors
 from etplugins.edges import facts as edges
-from etplugins.edges.writes import check_writes, may_view
-from etplugins.quantize import calibration
+from etplugins.edges.writes import changing, check_writes, may_view
+from etplugins.quantize import calibration, shared_layers
 from etplugins.quantize.calibration import Batches
 from etplugins.quantize.confined import Limits, confine, forget_kinds
 from etplugins.quantize.integers import change_edges
@@ -133,10 +133,11 @@ def from_plan(pt2e: Pt2e, arguments: tuple[Any, ...], path: DocumentPath, contex
         BuildError: A quantizer cannot be made.
     """
     batches = pt2e.calibration or OwnInputs()
-    quantizer, limits = _quantizer(pt2e, path)
+    finds = _training(pt2e, path) or calibration.make(batches, arguments, (*path, "calibration"), context)
+    quantizer, limits = _quantizer(pt2e, path, _batches(finds))
     return Quantization(
         quantizer,
-        _training(pt2e, path) or calibration.make(batches, arguments, (*path, "calibration"), context),
+        finds,
         _passes(pt2e, path),
         all(backends.get(entry.backend).fold_quantize for entry in pt2e.quantizers),
         False,
@@ -176,9 +177,9 @@ def from_recipe(
         ]
         for hook in QUANTIZE_HOOKS
     }
-    quantizers = [confine(each, Limits()) for each in recipe.quantizers or []]
-    quantizer = quantizers[0] if len(quantizers) == 1 else ComposableQuantizer(quantizers)
     finds = _training(pt2e, path) or _ranges_finder(recipe, pt2e.calibration, arguments, path, context)
+    quantizers = [confine(each, Limits(), _batches(finds)) for each in recipe.quantizers or []]
+    quantizer = quantizers[0] if len(quantizers) == 1 else ComposableQuantizer(quantizers)
     return Quantization(quantizer, finds, passes, True, recipe.dynamic_batch_size, recipe_path, _io(pt2e, path))
 
 
@@ -205,6 +206,10 @@ def _ranges_finder(
         return Batches([arguments], path)
     with wrap_user_error(path, "the calibration inputs of the recipe"):
         return Batches([calibration.as_batch(batch) for batch in recipe.calibration_inputs_fn()], path)
+
+
+def _batches(finds: Batches | UserCallable) -> Iterable[tuple[Any, ...]]:
+    return finds.batches if isinstance(finds, Batches) else ()
 
 
 def _io(pt2e: Pt2e, path: DocumentPath) -> tuple[Io, DocumentPath] | None:
@@ -241,9 +246,11 @@ def quantize_method(graph_module: GraphModule, quantization: Quantization, writt
     """
     graph_module = _run_passes("pre_prepare", graph_module, quantization)
     before = _first_outputs(graph_module, quantization, written)
+    if not quantization.trains:
+        shared_layers.keep_norms(graph_module)
     with wrap_user_error(quantization.path, "preparing the method"), switches.on("quantizing"):
         prepare = prepare_qat_pt2e if quantization.trains else prepare_pt2e
-        prepared = prepare(graph_module, _keeping_names_and_numbers(quantization.quantizer))
+        prepared = prepare(graph_module, _keeping_graph(quantization.quantizer, not quantization.trains))
         forget_kinds(prepared)
     _check_prepared(prepared, quantization.path)
     _check_written(prepared, quantization.path)
@@ -265,7 +272,9 @@ def quantize_method(graph_module: GraphModule, quantization: Quantization, writt
     return converted
 
 
-def _quantizer(pt2e: Pt2e, path: DocumentPath) -> tuple[Quantizer, tuple[Limits, ...]]:
+def _quantizer(
+    pt2e: Pt2e, path: DocumentPath, batches: Iterable[tuple[Any, ...]]
+) -> tuple[Quantizer, tuple[Limits, ...]]:
     """The quantizers of the manifest as one, and what each of them may quantize."""
     quantizers, found = [], []
     for index, entry in enumerate(pt2e.quantizers):
@@ -285,20 +294,23 @@ def _quantizer(pt2e: Pt2e, path: DocumentPath) -> tuple[Quantizer, tuple[Limits,
             message = f"the quantizer of `{entry.backend}` is {type(quantizer).__name__}, not a Quantizer"
             raise BuildError.at(entry_path, message)
         limits = Limits.of_options(entry.options if is_built_in else {}, (*entry_path, "options"))
-        quantizers.append(confine(quantizer, limits))
+        quantizers.append(confine(quantizer, limits, batches))
         found.append(limits)
     return quantizers[0] if len(quantizers) == 1 else ComposableQuantizer(quantizers), tuple(found)
 
 
-def _keeping_names_and_numbers(quantizer: Quantizer) -> Quantizer:
+def _keeping_graph(quantizer: Quantizer, separates: bool) -> Quantizer:
     """Makes a quantizer keep the names of weights, and the numbers that operators of integers take.
 
     The passes of some quantizers trace the graph again, and number the weights. Those of others make a tensor of
-    float32 of each number, which would turn a sum of integers into floating-point numbers.
+    float32 of each number, which would turn a sum of integers into floating-point numbers. A quantizer gets the graph
+    with layers of one reader if it `separates`.
     """
     transform = quantizer.transform_for_annotation
 
     def transform_for_annotation(model: GraphModule) -> GraphModule:
+        if separates:
+            shared_layers.separate(model)
         tensors = named_tensors(model)
         names = {id(tensor): name for name, tensor in reversed(tensors.items())}
         arguments = {node: node.args for node in model.graph.nodes if _is_not_float32(node)}
@@ -388,8 +400,8 @@ def _check_written(prepared: GraphModule, path: DocumentPath) -> None:
 
 def _first_outputs(graph_module: GraphModule, quantization: Quantization, written: set[str]) -> list[torch.Tensor]:
     """The floating-point outputs of a method for its first batch. Empty if the method is trained."""
-    batch = () if isinstance(quantization.finds, UserCallable) else next(iter(quantization.finds.batches), ())
-    if not batch:
+    batch = next(iter(_batches(quantization.finds)), ())
+    if not batch or isinstance(quantization.finds, UserCallable):
         return []
     inputs = pytree.tree_map_only(torch.Tensor, torch.clone, batch)  # the method may write to its inputs
     running = wrap_user_error(quantization.finds.path, "running the method on batch 0 of its calibration")
@@ -476,7 +488,9 @@ def _convert(prepared: GraphModule, fold: bool) -> GraphModule:
             names[node.name] = weight
             _rename_parameters(converted, node, weight)
     if fold:
-        constant_fold(converted, _is_quantize)
+        changes = changing(converted.graph)
+        with _restoring(converted, {name for name, _ in converted.named_buffers()}):  # it runs what writes
+            constant_fold(converted, lambda node: _is_quantize(node) and node not in changes)
     for node in list(converted.graph.find_nodes(op="get_attr")):
         if node.name in names:
             _rename(converted, node, f"{names[node.name]}_quantized")
@@ -506,20 +520,25 @@ def _rename_parameters(graph_module: GraphModule, node: Node, weight: str) -> No
 def _rename(graph_module: GraphModule, node: Node, name: str) -> None:
     """Renames the tensor that a `get_attr` node reads, in all nodes that read the tensor.
 
-    If another tensor has the new name, a number is appended.
+    If a tensor of the same content has the new name, it takes the place; if another one has it, a number is appended.
     """
     old_name, value = str(node.target), _get(graph_module, str(node.target))
     number = 1
     new_name = name
-    while _get(graph_module, new_name) is not None:
+    while (other := _get(graph_module, new_name)) is not None and not _is_same(other, value):
         number += 1
         new_name = f"{name}_{number}"
-    prefix, _, leaf = new_name.rpartition(".")
-    graph_module.get_submodule(prefix).register_buffer(leaf, value)
+    if other is None:
+        prefix, _, leaf = new_name.rpartition(".")
+        graph_module.get_submodule(prefix).register_buffer(leaf, value)
     for reader in graph_module.graph.find_nodes(op="get_attr"):
         if reader.target == old_name:
             reader.target = new_name
     _delete(graph_module, old_name)
+
+
+def _is_same(one: Any, other: torch.Tensor) -> bool:
+    return isinstance(one, torch.Tensor) and one.dtype == other.dtype and torch.equal(one, other)
 
 
 def _get(graph_module: GraphModule, name: str) -> Any:

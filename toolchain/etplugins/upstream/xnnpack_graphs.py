@@ -27,6 +27,7 @@ from executorch.backends.xnnpack.utils.quant_utils import (
 from executorch.backends.xnnpack.xnnpack_preprocess import XNNPACKPassManager
 from executorch.exir.dialects._ops import ops
 from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
+from torch.nn import Parameter
 
 from etbuild.patching import replaced
 from etplugins.upstream import xnnpack_norms
@@ -173,10 +174,12 @@ def _copied(program: Any, constant: Any, name: str) -> Any:
     with program.graph.inserting_before(constant):
         copy = program.graph.placeholder(name)
     copy.meta = dict(constant.meta)
-    program.state_dict[copy.name] = get_param_tensor(program, constant)
+    program.state_dict[copy.name] = content = get_param_tensor(program, constant)
     specs = program.graph_signature.input_specs
     place = next(index for index, spec in enumerate(specs) if spec.arg.name == constant.name)
-    specs.insert(place, InputSpec(InputKind.PARAMETER, TensorArgument(copy.name), copy.name))
+    is_parameter = isinstance(content, Parameter)
+    kind = InputKind.PARAMETER if is_parameter else InputKind.BUFFER
+    specs.insert(place, InputSpec(kind, TensorArgument(copy.name), copy.name, None if is_parameter else True))
     return copy
 
 
