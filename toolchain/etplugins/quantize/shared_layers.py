@@ -66,6 +66,6 @@ def _folds(model: GraphModule, norm: Node) -> bool:
 
 
 def _norm_after(layer: Node) -> tuple[Any, ...] | None:
-    """The arguments of the batch norm that alone reads the result of a layer; None if there is no such norm."""
+    """The arguments of the only reader of a layer's result, a batch norm; None if there is no such norm."""
     readers = [*layer.users]
     return readers[0].args[1:] if len(readers) == 1 and readers[0].target in _NORMS else None

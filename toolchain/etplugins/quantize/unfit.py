@@ -95,7 +95,7 @@ class _Run(Interpreter):  # type: ignore[misc]
 
 
 def _loses_operand(node: Node, span: float, sources: list[tuple[float, float]]) -> bool:
-    """Whether a node adds values of which one is smaller than a step of the sum, and not zero."""
+    """Whether a node adds values, and one of them is smaller than a step of the sum, but not zero."""
     if node.op != "call_function" or operator_name(node) not in _SUMS:
         return False
     sizes = [max(-low, high) for low, high in sources]
