@@ -17,8 +17,6 @@ ROOT = Path(__file__).resolve().parents[2]
 MOST = 300
 """So many commits may lie between the code that was measured and today's, if they differ, and no release."""
 KNOWN_OLD = {
-    "zoo: models",
-    "zoo: summary",
     "lowering: bars",
     "lowering: edit",
     "lowering: switches",
