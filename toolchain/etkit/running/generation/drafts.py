@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from etbuild.errors import counted
 from etkit.running.generation.caches import Cache, HeldCache
 from etplugins.runtime.program_files import ProgramFiles
 
@@ -75,5 +76,5 @@ class Drafts:
     @property
     def notes(self) -> list[str]:
         """How many calls the text took, if any of it is from drafts."""
-        called = " and ".join(f"{count} calls of `{name}`" for name, count in self.calls.items())
-        return [f"{self.written} tokens took {called}"] if self.written else []
+        called = " and ".join(f"{counted(count, 'call')} of `{name}`" for name, count in self.calls.items())
+        return [f"{counted(self.written, 'token')} took {called}"] if self.written else []
