@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import json
+import random
 import statistics
 import sys
 import time
@@ -107,15 +108,19 @@ class TransformersPrograms(transformers_exporter.Programs):
 
 
 def measure(programs: dict[str, Program | TransformersPrograms], rounds: int) -> dict[str, Any]:
-    """The rounds of all programs. Their order changes, since each program leaves its weights in the caches."""
+    """The rounds of all programs. Each turn has an order of its own: a program leaves its weights in the caches, and the
+    next one is slower after a large program than after a small one."""
     found: dict[str, Any] = {name: {"prefill": [], "decode": []} for name in programs}
-    for number in range(rounds):
-        first = number % len(programs)
-        order = [*programs][first:] + [*programs][:first]
-        for name in order:
+    drawn = random.Random(0)
+
+    def order() -> list[str]:
+        return drawn.sample([*programs], len(programs))
+
+    for _ in range(rounds):
+        for name in order():
             found[name]["prefill"].append(programs[name].prefill())
-        turns = [{name: programs[name].decode() for name in order} for _ in range(TURNS)]
-        for name in order:
+        turns = [{name: programs[name].decode() for name in order()} for _ in range(TURNS)]
+        for name in programs:
             found[name]["decode"].append(statistics.mean(turn[name] for turn in turns))
     return found
 
