@@ -16,16 +16,17 @@ and XNNPACK:
 `--shapes` compares models of other families in float32, each as `etbuild init` writes it, with transformers' exporter
 and with optimum where it builds one: the configurations in `shapes`.
 
-One process runs the programs in turn. A ratio of speeds is the centre of the ratios of the rounds, with its 95 %
-interval. A program counts as slower than another if the whole interval says so. The benchmark fails if a program
-computes something else. `--real-size` builds a Qwen 2.5 of 0.5 billion and a Llama 3.2 of 1.2 billion parameters too,
-which `optimum` and `export_llm` do not build.
+In each round, a process loads the programs in another order, and runs them in turn. A ratio of speeds is the centre of
+the ratios of the rounds, with its 95 % interval. A program counts as slower than another if the whole interval says
+so. The benchmark fails if a program computes something else. `--real-size` builds a Qwen 2.5 of 0.5 billion and a
+Llama 3.2 of 1.2 billion parameters too, which `optimum` and `export_llm` do not build.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import random
 import shutil
 import statistics
 import subprocess
@@ -72,11 +73,18 @@ def costs(program: Path, usages: list[Usage]) -> Row:
 
 
 def speeds(programs: dict[str, Path], rounds: int) -> dict[str, Any]:
-    """The output of `speed.py`."""
+    """What `speed.py` prints, with lists of times. Each round is a process that loads the programs in another order."""
     named = [f"{name}={program}" for name, program in programs.items()]
-    measured = usage(sys.executable, HERE / "speed.py", rounds, *named)
-    found = next(line for line in reversed(measured.output.splitlines()) if line.startswith("{"))
-    return dict(json.loads(found))
+    made: list[dict[str, Any]] = []
+    for number in range(rounds):
+        random.Random(number).shuffle(named)
+        measured = usage(sys.executable, HERE / "speed.py", *named)
+        found = next(line for line in reversed(measured.output.splitlines()) if line.startswith("{"))
+        made.append(json.loads(found))
+    times = ("prefill", "decode")
+    return {
+        name: {**made[-1][name], **{time: [each[name][time] for each in made] for time in times}} for name in programs
+    }
 
 
 def distance(scores: list[float], reference: list[float]) -> float:

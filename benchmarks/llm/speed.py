@@ -1,9 +1,12 @@
 """Measures programs of one language model in one process, in turn.
 
-    python benchmarks/llm/speed.py ROUNDS NAME=PROGRAM...
+    python benchmarks/llm/speed.py NAME=PROGRAM...
 
 PROGRAM is a .pte, or a folder with the programs of transformers' exporter. It prints JSON: for each name, milliseconds
-of a prefill of 128 tokens and of one token of the decode, of each round; and the scores after the prefill.
+of a prefill of 128 tokens and of one token of the decode, and the scores after the prefill.
+
+The place of a program in memory depends on what was loaded before it: the first of two equal programs was measured to
+take 1.13 times as long for a token. So give the programs in another order each time.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import random
 import statistics
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -107,31 +111,29 @@ class TransformersPrograms(transformers_exporter.Programs):
         return (time.perf_counter() - start) / TOKENS * 1e3
 
 
-def measure(programs: dict[str, Program | TransformersPrograms], rounds: int) -> dict[str, Any]:
-    """The rounds of all programs. Each turn has an order of its own: a program leaves its weights in the caches, and the
+def measure(programs: dict[str, Program | TransformersPrograms]) -> dict[str, Any]:
+    """One round of all programs. Each turn has an order of its own: a program leaves its weights in the caches, and the
     next one is slower after a large program than after a small one."""
-    found: dict[str, Any] = {name: {"prefill": [], "decode": []} for name in programs}
-    drawn = random.Random(0)
+    prefills = {name: programs[name].prefill() for name in order(programs)}
+    turns = [{name: programs[name].decode() for name in order(programs)} for _ in range(TURNS)]
+    return {
+        name: {"prefill": prefills[name], "decode": statistics.mean(turn[name] for turn in turns)} for name in programs
+    }
 
-    def order() -> list[str]:
-        return drawn.sample([*programs], len(programs))
 
-    for _ in range(rounds):
-        for name in order():
-            found[name]["prefill"].append(programs[name].prefill())
-        turns = [{name: programs[name].decode() for name in order()} for _ in range(TURNS)]
-        for name in programs:
-            found[name]["decode"].append(statistics.mean(turn[name] for turn in turns))
-    return found
+def order(programs: Iterable[str]) -> list[str]:
+    """The names in any order."""
+    names = [*programs]
+    return random.sample(names, len(names))
 
 
 def main() -> None:
     """The command line."""
-    named = dict(argument.split("=", 1) for argument in sys.argv[2:])
+    named = dict(argument.split("=", 1) for argument in sys.argv[1:])
     kinds = {name: TransformersPrograms if Path(path).is_dir() else Program for name, path in named.items()}
     programs = {name: kind(Path(named[name])) for name, kind in kinds.items()}
-    measure(programs, 1)  # warms up
-    found = measure(programs, int(sys.argv[1]))
+    measure(programs)  # warms up
+    found = measure(programs)
     for name, program in programs.items():
         program.prefill()
         found[name]["scores"] = program.scores.tolist()
