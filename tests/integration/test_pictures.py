@@ -34,14 +34,96 @@ class Detector(torch.nn.Module):
         return scores + nothing, torch.tensor([[[0.5, 0.5, 0.25, 0.5], [0.1, 0.1, 0.1, 0.1]]]) + nothing
 
 
+class Encoder(torch.nn.Module):
+    """Returns features of two boxes, and the boxes."""
+
+    def forward(self, image: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        nothing = image.sum() * 0
+        boxes = torch.tensor([[[0.5, 0.5, 0.25, 0.5], [0.1, 0.1, 0.1, 0.1]]])
+        return torch.eye(2)[None] + nothing, boxes + nothing
+
+
+class Text(torch.nn.Module):
+    """Returns a vector of a text: token 0 fits the first box, token 1 the second one."""
+
+    def forward(self, token: torch.Tensor) -> torch.Tensor:
+        return torch.eye(2)[token]
+
+
+class Scores(torch.nn.Module):
+    """Compares boxes with texts."""
+
+    def forward(self, features: torch.Tensor, texts: torch.Tensor) -> torch.Tensor:
+        return features @ texts.t() * 2 * FAR - FAR
+
+
+@pytest.fixture(scope="module")
+def finder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A program of three methods, two of which compute inputs of the third one."""
+    rows = torch.export.Dim("rows", max=4)
+    methods = {
+        "image_encoder": torch.export.export(Encoder(), (IMAGE,)),
+        "text_encoder": torch.export.export(Text(), (torch.tensor([0]),)),
+        "scores": torch.export.export(
+            Scores(), (torch.eye(2)[None], torch.ones(3, 2)), dynamic_shapes={"features": None, "texts": {0: rows}}
+        ),
+    }
+    path = tmp_path_factory.mktemp("finder") / "finder.pte"
+    path.write_bytes(to_edge(methods).to_executorch().buffer)
+    return str(path)
+
+
+FEATURES, TEXT = "image_encoder()[0]", "text_encoder([1])"
+
+
+def test_an_input_is_the_output_of_another_method(finder: str, capfd: pytest.CaptureFixture[str]) -> None:
+    texts = f"[{TEXT}, text_encoder( [0] ), {TEXT}]"
+    for given, expected in ((TEXT, [[[-FAR], [FAR]]]), (texts, [[[-FAR, FAR, -FAR], [FAR, -FAR, FAR]]])):
+        assert main.main(["run", finder, "scores", FEATURES, given, "--json"]) == 0, capfd.readouterr().err
+        [found] = json.loads(capfd.readouterr().out)
+        assert found["values"] == expected
+
+
+def test_boxes_of_one_call_are_drawn_with_the_scores_of_another(finder: str, tmp_path: Path) -> None:
+    out = tmp_path / "out.svg"
+    assert main.main(["run", finder, "scores", FEATURES, TEXT, "-o", str(out)]) == 0
+    root = ET.fromstring(out.read_text())
+    [_, box] = root.findall(f"{SVG}rect")
+    assert [float(box.get(key, "")) for key in ("width", "height")] == pytest.approx([51.2, 25.6], abs=0.1)
+    assert [each.text for each in root.findall(f"{SVG}text")] == ["text 0 1.00"]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["image_encoder()", TEXT], "`scores` takes 2 inputs, not 3"),
+        ([FEATURES, "text_encoder([1])[1]"], "`text_encoder` has 1 output, counted from 0"),
+        ([FEATURES, "text_encode([1])"], "did you mean `text_encoder`?"),
+        ([FEATURES, "text_encoder([1], [2])"], "`text_encoder` takes 1 input, not 2"),
+        ([FEATURES, "text_encoder([1]"], "not an input"),
+        ([FEATURES, "text_encoder(nothing.npy)"], "nothing.npy: there is no such file"),
+        ([FEATURES, "image_encoder()[1]"], "input 1 of `scores` has the shape [1, 2, 4]"),
+        (
+            [FEATURES, f"[{TEXT}, image_encoder()]"],
+            "`image_encoder`, `image_encoder` cannot be joined",
+        ),
+    ],
+)
+def test_calls_that_do_not_fit_are_refused(
+    given: list[str], said: str, finder: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main.main(["run", finder, "scores", *given]) == 2
+    assert said in capfd.readouterr().err
+
+
 def pictures(text: str) -> list[torch.Tensor]:
-    """The pixels of each picture in an SVG, uint8 [rows, columns, 3]."""
+    """The pixels of each picture in an SVG, uint8 [rows, columns, 3 or 4]."""
     found = []
     for data in map(base64.b64decode, re.findall(r"base64,([^\"]+)", text)):
         width, height = struct.unpack(">2I", data[16:24])
         length = struct.unpack(">I", data[33:37])[0]
         lines = torch.frombuffer(bytearray(zlib.decompress(data[41 : 41 + length])), dtype=torch.uint8)
-        found.append(lines.reshape(height, 1 + 3 * width)[:, 1:].reshape(height, width, 3))
+        found.append(lines.reshape(height, -1)[:, 1:].reshape(height, width, -1))
     return found
 
 
@@ -80,6 +162,26 @@ def test_areas_have_the_colours_of_their_labels() -> None:
     assert areas.shape == (2, 4, 3)
     assert [areas[0, column].tolist() for column in (0, 3)] == [[0x1F, 0x77, 0xB4], [0xD6, 0x27, 0x28]]
     assert [each.text for each in ET.fromstring(text).findall(f"{SVG}text")] == ["cat", "<dog>"]
+
+
+def test_areas_are_the_sum_of_masks_with_labels() -> None:
+    """As in Mask2Former: two of three masks show a dog, one is of no object."""
+    masks = torch.full((1, 3, 2, 4), -FAR)
+    masks[0, 0, :, 2:], masks[0, 1, :, :2], masks[0, 2] = FAR, FAR, FAR
+    scores = torch.tensor([[[-FAR, FAR, -FAR], [FAR, -FAR, -FAR], [-FAR, -FAR, FAR]]])
+    text, _ = drawn([IMAGE], [scores, masks], LABELS)
+    _, areas = pictures(text)
+    assert [areas[0, column].tolist() for column in (0, 3)] == [[0x1F, 0x77, 0xB4], [0xD6, 0x27, 0x28]]
+
+
+def test_the_best_mask_of_each_object_is_drawn() -> None:
+    masks = torch.full((1, 1, 3, 2, 4), -1.0)
+    masks[0, 0, 1, 0, 3] = masks[0, 0, 2, 1, 0] = 1
+    text, note = drawn([IMAGE], [masks, torch.tensor([[[0.1, 0.8, 0.2]]])], None)
+    _, mask = pictures(text)
+    assert (mask[..., 3].tolist(), mask[0, 3].tolist()) == ([[0, 0, 0, 255], [0, 0, 0, 0]], [0x1F, 0x77, 0xB4, 255])
+    assert [each.text for each in ET.fromstring(text).findall(f"{SVG}text")] == ["0.80"]
+    assert note == ""
 
 
 def test_a_map_is_grey() -> None:

@@ -126,6 +126,10 @@ def test_from_a_folder_to_the_boxes_of_texts(family: str, tmp_path: Path) -> Non
     [found] = run(tmp_path / "out/net.pte", [[*calls, compared]], tmp_path)
     vectors = [[each[None]] for each in wanted.text_embeds[0]]
     _check(found, [[features, wanted.pred_boxes, *objects], *vectors, [wanted.logits]])
+    given = [f"text_encoder({each.tolist()})" for each in texts]
+    command = ["scores", "image_encoder()[0]", f"[{', '.join(given)}]", "-o", str(tmp_path / "found.svg")]
+    assert main.main(["run", str(tmp_path / "out/net.pte"), *command]) == 0
+    assert "text " in (tmp_path / "found.svg").read_text()
 
 
 @pytest.mark.parametrize("drawn", [True, False])
@@ -191,6 +195,10 @@ def test_masks_are_drawn_around_points(family: str, own: dict[str, Any], tmp_pat
     _check([each for [each] in found], [[each.pred_masks, each.iou_scores] for each in wanted])
     [[encoded]] = run(program, [[("image_encoder", [image])]], tmp_path)
     _check([encoded], [features])
+    around = [json.dumps(each.tolist()) for each in given[0]]
+    command = ["mask_decoder", "image_encoder()", *around, "-o", str(tmp_path / "mask.svg")]
+    assert main.main(["run", str(program), *command]) == 0
+    assert (tmp_path / "mask.svg").read_text().count("<image") == 2
 
 
 SERIES: dict[str, dict[str, Any]] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,14 +18,14 @@ if TYPE_CHECKING:
 _SUFFIXES = (".npy", ".pt", ".pth", ".bin")
 
 
-def inputs(method: str, facts: ProgramMethod, given: list[str]) -> list[Any]:
+def inputs(method: str, facts: ProgramMethod, given: Sequence[Any]) -> list[Any]:
     """The inputs of a method.
 
     Args:
         method: The method's name, for errors.
         facts: The facts of the method.
-        given: The first inputs: JSON such as `[[1, 2]]`, `FILE.npy`, `FILE.pt`, or `FILE.safetensors:KEY`. The others
-            are 0, 1, 2, ... in the largest sizes that the method takes.
+        given: The first inputs: JSON such as `[[1, 2]]`, `FILE.npy`, `FILE.pt`, or `FILE.safetensors:KEY`. What is no
+            text stays as it is. The others are 0, 1, 2, ... in the largest sizes that the method takes.
 
     Raises:
         InputError: There are too many, or one cannot be read.
@@ -32,7 +33,8 @@ def inputs(method: str, facts: ProgramMethod, given: list[str]) -> list[Any]:
     wanted = facts["inputs"]
     if len(given) > len(wanted):
         raise InputError.of(f"`{method}` takes {counted(len(wanted), 'input')}, not {len(given)}")
-    read = [read_one(text, fact) for text, fact in zip(given, wanted, strict=False)]
+    pairs = zip(given, wanted, strict=False)
+    read = [read_one(each, fact) if isinstance(each, str) else each for each, fact in pairs]
     return read + [_counted(fact) for fact in wanted[len(given) :]]
 
 

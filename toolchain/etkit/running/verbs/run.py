@@ -40,7 +40,8 @@ def add(verbs: Any) -> None:
         "run",
         "run a method of a program in ExecuTorch's runtime",
         "An input is JSON such as '[[1, 2]]', FILE.npy, FILE.pt or FILE.safetensors:KEY. Missing inputs are 0, 1, 2, "
-        "... in the largest sizes that the method takes.",
+        "... in the largest sizes that the method takes. METHOD(INPUT, ...) stands for the outputs of another method, "
+        "METHOD(...)[N] for one of them, and [METHOD(...), METHOD(...)] for outputs that are joined.",
     )
     add_path(parser, "PROGRAM", "the .pte")
     add_value(parser, "METHOD", "the method (default: the only one)", nargs="?")
@@ -71,26 +72,30 @@ def run(options: argparse.Namespace) -> int:
 
     torch.set_num_threads(1)
     from etkit import arguments
+    from etkit.running import calls
     from etplugins.runtime import child
     from etplugins.runtime.session import Session
 
-    inputs = arguments.inputs(method, facts, given)
+    expanded = calls.expanded(files, given)
+    inputs = arguments.inputs(method, facts, expanded)
     named = _CONSTANTS.get(suffix, "")
     has_constant = named in files.facts["methods"] and not files.method(named)["inputs"]
 
-    def work() -> tuple[list[Any], object]:
+    def work() -> tuple[list[tuple[list[Any], list[Any]]], object]:
         with tempfile.TemporaryDirectory() as scratch:
             session = Session(files, Path(scratch))
-            return session.call(method, inputs), next(iter(session.call(named, [])), None) if has_constant else None
+            found = [(each.inputs, each.outputs) for each in calls.called(method, inputs, session.call)]
+            return found, next(iter(session.call(named, [])), None) if has_constant else None
 
-    with _counted(inputs[len(given) :]):
-        outputs, constant = child.result(f"running {method}", work)
+    with _counted(inputs[len(expanded) :]):
+        made, constant = child.result(f"running {method}", work)
+    inputs, outputs = made[-1]
     if suffix == _SOUND:
         _write_sound(options.output, next(iter(outputs), None), constant)
     elif suffix == _PICTURE:
         from etbuild.files.digests import file_digest
 
-        _write_picture(options.output, inputs, outputs, constant, file_digest(options.program))
+        _write_picture(options.output, made, constant, file_digest(options.program))
     elif options.output is not None:
         _write(options.output, outputs)
     if options.json:
@@ -173,13 +178,15 @@ def _write_sound(path: Path, sound: Any, rate: object) -> None:
         artifacts.replace(path, file.getvalue())
 
 
-def _write_picture(path: Path, inputs: list[Any], outputs: list[Any], labels: object, program: str) -> None:
-    """Writes the image of the inputs with what the outputs say about it: see `pictures.drawn`."""
+def _write_picture(path: Path, calls: list[tuple[list[Any], list[Any]]], labels: object, program: str) -> None:
+    """Writes the image of the inputs of calls with what the outputs say about it: see `pictures.drawn`."""
     from etbuild.publishing import artifacts
     from etkit.running import pictures
 
+    inputs = [each for given, _ in calls for each in given]
+    *earlier, outputs = [returned for _, returned in calls]
     try:
-        text, note = pictures.drawn(inputs, outputs, labels, program)
+        text, note = pictures.drawn(inputs, outputs, labels, program, [each for some in earlier for each in some])
     except InputError as error:
         [problem] = error.problems
         raise InputError.of(f"-o {path}: {problem.message}", problem.hint) from None
