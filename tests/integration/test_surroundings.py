@@ -12,10 +12,12 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import torch
 
 from etbuild.errors import InputError
 from etbuild.key import distributions
 from etbuild.surroundings.environment import FIXED, environment, python_path
+from etplugins.assignments import small_sizes
 from tests.helpers.commands import etbuild
 from tests.helpers.manifests import one_method
 
@@ -258,3 +260,19 @@ def test_a_manifest_from_a_pipe_is_read_once_and_a_note_is_told_once(manifest: P
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("note: building without a cache") == 1
     assert (tmp_path / "net.pte").exists()
+
+
+def test_a_trial_of_small_sizes_shows_no_log_of_kernels(capfd: pytest.CaptureFixture[str]) -> None:
+    """Kernels of ExecuTorch, such as that of an attention, write lines to standard error for each call."""
+
+    class Net(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            os.write(2, b"[kernel_runtime_context.h:91] No temp allocator provided\nof the model\n")
+            return x * 2
+
+    dim = torch.export.Dim("n", max=8)
+    inputs = (torch.ones(3),)
+    program = torch.export.export(Net(), inputs, dynamic_shapes={"x": {0: dim}})
+    capfd.readouterr()
+    assert small_sizes.difference(Net(), Net(), program, (inputs, {}), [(dim,)], []) is None
+    assert {*capfd.readouterr().err.splitlines()} == {"of the model"}

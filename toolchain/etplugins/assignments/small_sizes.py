@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 
 from etbuild.foreign_errors import PASSING
 from etplugins.assignments import assigned
+from etplugins.runtime.native_log import native_log_off
 
 _MOST_BYTES = 1 << 31  # of weights: calls that read more take long
 _ASSUMED = 2  # torch.export assumes that each dynamic size is at least this
@@ -110,13 +111,14 @@ def _cut(leaf: Any, dims: tuple[Any, ...] | None, chosen: Mapping[Any, int]) -> 
 def _results(
     module: torch.nn.Module, called: Callable[..., Any], inputs: tuple[Any, Any], sources: Iterable[ModuleType]
 ) -> list[Any] | None:
-    """The results of a call; None if it fails."""
-    try:
-        return assigned.results(module, called, [inputs], sources)[0]
-    except PASSING:
-        raise
-    except Exception:  # noqa: BLE001 - the model may refuse these inputs
-        return None
+    """The results of a call; None if it fails. Kernels of ExecuTorch write a log that nobody needs."""
+    with native_log_off():
+        try:
+            return assigned.results(module, called, [inputs], sources)[0]
+        except PASSING:
+            raise
+        except Exception:  # noqa: BLE001 - the model may refuse these inputs
+            return None
 
 
 def _agree(eager: list[Any], exported: list[Any] | None) -> bool:
