@@ -21,6 +21,7 @@ from etplugins.transformers import (
     decoder_inputs,
     external_cache,
     first_layers,
+    frequencies,
     position_tables,
     state_cache,
     static_cache,
@@ -100,6 +101,7 @@ def add(
     config = model.config.get_text_config(decoder=True)
     _check(model, config, cache)
     position_tables.replace(model, cache.max_length)
+    frequencies.keep(model, cache.max_length)
     inputs = decoder_inputs.find(model, config, cache.max_length, keywords is _token_inputs)
     complete = _with_inputs(keywords, inputs.names, cache.max_length)
     scored = _ScoredModel(_scores(model, settings.logits, complete), token)
@@ -154,10 +156,11 @@ def _check(model: Any, config: Any, cache: DecoderCache) -> None:
             message = f"max_length {cache.max_length} is more than the configuration's `{key}` {limit}"
             raise InputError.at((*_CACHE, "max_length"), message, f"write {limit} or less")
     rope = getattr(config, "rope_parameters", None) or {}
-    short = rope.get("original_max_position_embeddings")
-    if rope.get("rope_type") == "longrope" and isinstance(short, int) and short < cache.max_length:
-        message = f"with `longrope`, a text of more than {short} tokens changes the positions of all its tokens"
-        raise InputError.at((*_CACHE, "max_length"), message, f"write {short} or less")
+    for each in (rope, *(of_kind for of_kind in rope.values() if isinstance(of_kind, dict))):  # of a kind of layers
+        short = each.get("original_max_position_embeddings")
+        if each.get("rope_type") == "longrope" and isinstance(short, int) and short < cache.max_length:
+            message = f"with `longrope`, a text of more than {short} tokens changes the positions of all its tokens"
+            raise InputError.at((*_CACHE, "max_length"), message, f"write {short} or less")
 
 
 def _scores(model: Any, logits: str | None, keywords: Keywords) -> Scores:
