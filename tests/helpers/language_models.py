@@ -99,6 +99,8 @@ CONFIGS["gpt_neo"] = {
 CONFIGS["mpt"] = {"model_type": "mpt", "d_model": 32, "n_heads": 4, "n_layers": 2, "max_seq_len": 96}
 CONFIGS["mpt"] |= {"vocab_size": VOCABULARY, **{key: SHAPE[key] for key in SHAPE if key.endswith("_id")}}
 CONFIGS["gpt_neo"] |= {key: SHAPE[key] for key in SHAPE if key.endswith("_id")}
+CONFIGS["dynamic"] = {"model_type": "llama", **SHAPE, "max_position_embeddings": 64}
+CONFIGS["dynamic"]["rope_parameters"] = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 1e4}
 CONFIGS["inkling"] = {
     "model_type": "inkling_text",
     "layer_types": ["hybrid_sliding", "hybrid"],

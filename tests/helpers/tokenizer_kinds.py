@@ -244,7 +244,7 @@ KINDS = {
         _PLAIN,
     ),
     "gemma": Kind(_PIECES, "Gemma", _gemma, "read"),
-    "phi": Kind(_PIECES, "Phi-3", _phi, ".json"),
+    "phi": Kind(_PIECES, "Phi-3", _phi, ".json", _PLAIN),
     "no-bytes": Kind(
         _PIECES,
         "BPE of SentencePiece without bytes",

@@ -18,6 +18,7 @@ from etbuild.errors import BuildError, InputError
 from etbuild.key.declared import Inputs
 from etbuild.plan.parts import ModuleSource
 from etkit.running.generation.caches import mask
+from etkit.running.generation.continuation import continuation
 from etkit.running.generation.decoder import Decoder
 from etplugins.runtime import program_files
 from etplugins.transformers.parts import ConfigFile, DecoderCache, HuggingFace
@@ -356,6 +357,26 @@ def test_generate_says_how_many_calls_drafts_took(built: Path, shared_directory:
     written, verified, drafted = map(int, said.groups())
     assert verified < written <= 24
     assert written <= drafted + verified
+
+
+def test_a_model_of_sentencepiece_reads_the_prompt_and_writes_the_text(built: Path, tmp_path: Path) -> None:
+    """Only ExecuTorch's tokenizers read such a file. The model may write tokens that it does not have."""
+    pieces = pytest.importorskip("sentencepiece")
+    texts = iter(["hello World and more text, the quick brown fox jumps over the lazy dog 0123456789"] * 20)
+    limits = {"vocab_size": VOCABULARY - 10, "hard_vocab_limit": False, "minloglevel": 2}
+    pieces.SentencePieceTrainer.train(sentence_iterator=texts, model_prefix=str(tmp_path / "tokenizer"), **limits)
+    file = str(tmp_path / "tokenizer.model")
+    read = pieces.SentencePieceProcessor(model_file=file)
+    decoder = Decoder(program_files.read(built / "out/net.pte"), tmp_path)
+    found = "".join(continuation(decoder, file, "hello text", 16, 0))
+    ids = [read.bos_id(), *read.encode("hello text")]
+    expected = wanted("llama", torch.tensor([ids]), 16)
+    known = [token for token in expected if token < read.get_piece_size()]
+    assert len(known) > 5
+    text = "".join(" " if token in (1, 2) else read.id_to_piece(token) for token in known)  # as it writes them
+    assert found == text.replace("\u2581", " ")
+    assert decoder.drafts is not None
+    assert decoder.drafts.written > 0
 
 
 @pytest.mark.long

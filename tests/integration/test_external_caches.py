@@ -86,23 +86,30 @@ def test_calls_give_the_scores_of_transformers(name: str, tmp_path: Path, monkey
     torch.testing.assert_close(torch.cat(found, dim=1), expected, rtol=1e-3, atol=largest)
 
 
-@pytest.mark.parametrize("name", ["falcon", "mpt", "gpt_neo", "gptj"])
+@pytest.mark.parametrize("name", ["falcon", "mpt", "gpt_neo", "gptj", "inkling"])
 def test_an_attention_that_reads_the_places_of_keys_is_an_error(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Biases and masks of these models would take the slot of a key for its position. GPT-J has an attention of its
     own, of which nothing is known."""
     monkeypatch.setitem(CONFIGS, "gptj", {**GPT2, "model_type": "gptj", "rotary_dim": 8})
+    monkeypatch.setitem(CONFIGS, "inkling", {**CONFIGS["inkling"], "layer_types": ["hybrid"] * 2})
     with pytest.raises(BuildError, match="the cache of this model cannot be an input of its methods"):
         with_cache(model(name), tmp_path)
 
 
 def test_longrope_beyond_its_short_texts_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the whole model, or for one kind of its layers."""
     rope = {"rope_type": "longrope", "short_factor": [1.0] * 4, "long_factor": [2.0] * 4}
     config = {**SHAPE, "model_type": "phi3", "original_max_position_embeddings": SLOTS // 2, "rope_scaling": rope}
     monkeypatch.setitem(CONFIGS, "long", config)
-    with pytest.raises(InputError, match=f"with `longrope`, a text of more than {SLOTS // 2} tokens changes"):
-        with_cache(model("long"), tmp_path)
+    long = {**rope, "rope_theta": 1e4, "original_max_position_embeddings": SLOTS // 2}
+    long |= {"short_factor": [1.0] * 8, "long_factor": [2.0] * 8}
+    kinds = {"sliding_attention": {"rope_type": "default", "rope_theta": 1e4}, "full_attention": long}
+    monkeypatch.setitem(CONFIGS, "long in some layers", {**CONFIGS["gemma"], "rope_parameters": kinds})
+    for name in ("long", "long in some layers"):
+        with pytest.raises(InputError, match=f"with `longrope`, a text of more than {SLOTS // 2} tokens changes"):
+            with_cache(model(name), tmp_path)
 
 
 def test_states_cannot_verify_drafts(tmp_path: Path) -> None:

@@ -96,11 +96,12 @@ def test_a_model_may_keep_the_number_of_tokens_before_a_call(tmp_path: Path) -> 
         ("gpt_neo", None),
         ("mpt", None),
         ("gemma3n", "custom"),
+        ("dynamic", None),
     ],
 )
 def test_decoders_of_an_odd_form_give_the_scores_of_transformers(name: str, kind: str | None, tmp_path: Path) -> None:
-    """A mixture that sorts tokens, complex numbers, a table of positions, a number of tokens in Python, and layers that
-    read the keys of others."""
+    """A mixture that sorts tokens, complex numbers, a table of positions, a number of tokens in Python, layers that
+    read the keys of others, and frequencies that change for longer texts."""
     made = model(name)
     cached = with_cache(made, tmp_path, kind).requires_grad_(False)
     ids = tokens(CALLS[-1], vocab_size=VOCABULARY, seed=1)

@@ -24,6 +24,8 @@ SIZES = {
         ("BertConfig", "BertLMHeadModel", {"is_decoder": True}, True),
         ("GPTNeoXConfig", "GPTNeoXForCausalLM", {}, True),  # only its configuration has `is_decoder: false`
         ("LlamaConfig", "LlamaForCausalLM", {}, True),
+        ("Gemma3TextConfig", "Gemma3ForCausalLM", {"use_bidirectional_attention": True}, False),
+        ("Gemma3TextConfig", "Gemma3ForCausalLM", {}, True),
     ],
 )
 def test_a_model_whose_tokens_see_later_ones_has_no_cache(

@@ -52,7 +52,7 @@ def test_a_task_writes_a_method_of_dynamic_length(tmp_path: Path) -> None:
 
 
 def test_a_method_decode_takes_one_token(tmp_path: Path) -> None:
-    methods = planned(tmp_path, wanted(), methods={"prefill": {}, "decode": {}}).methods
+    methods = planned(tmp_path, wanted(), methods={"prefill": {}, "decode": {}}, share_mutable_buffers=True).methods
     assert as_json(methods["decode"])["dynamic_shapes"] == [None, None]
     assert as_json(methods["decode"])["example_inputs"][0]["shape"] == [1, 1]
     assert as_json(methods["prefill"])["dynamic_shapes"][0][1]["max"] == 64
@@ -92,7 +92,7 @@ def test_planning_a_cache_of_the_caller_needs_what_reports_its_names(tmp_path: P
 
 @pytest.mark.parametrize("cache", [{}, {"kind": "external", "max_seq_length": 16}])
 def test_a_method_verify_returns_all_scores(tmp_path: Path, cache: dict[str, Any]) -> None:
-    plan = planned(tmp_path, wanted(**cache), methods={"forward": {}, "verify": {}})
+    plan = planned(tmp_path, wanted(**cache), methods={"forward": {}, "verify": {}}, share_mutable_buffers=True)
     forward, verify = (as_json(plan.methods[name]) for name in ("forward", "verify"))
     assert verify == {**forward, "entry": "verify"}
 

@@ -36,6 +36,8 @@ _TEXTS = (
     "\n\ta wide\u3000space,\u00a0and an end of lines\n\n",
 )
 _MOST_LITERALS = 32
+_FRAMES = ("a {0} b{0}c\n{0}\n b", "a {0} b{0}c", "{0} {0}")
+"""Texts with an added token, which may take the spaces around it, or only be one between other characters."""
 _REASON = re.compile(r"^E tokenizers:\S+\] (?:Failed to \w+ \w+: )?(.+)$", re.MULTILINE)
 _MOST = 40  # characters of a text in a message
 
@@ -136,7 +138,8 @@ def _of_texts(right: Any, runner: Any, form: other_forms.Form) -> Iterator[str]:
     """Yields what differs for texts: first their tokens, then the text that a program writes token by token."""
     marks = [token.content for token in right.get_added_tokens_decoder().values() if token.special][:8]
     known = [*_TEXTS, *([] if form.plain else ["".join(f"{mark}user\nhi" for mark in marks)])]
-    texts = [(each, _knows) for each in known] + [(each, _encodes) for each in _with_literals(right)]
+    texts = [(each, _knows) for each in [*known, *_with_added(right, form.plain)]]
+    texts += [(each, _encodes) for each in _with_literals(right)]
     normal = ((unicodedata.normalize(form.normal, each) if form.normal else each, takes) for each, takes in texts)
     for text in (each for each, takes in normal if takes(right, each)):
         tokens = right.encode(text, add_special_tokens=False).ids
@@ -158,6 +161,15 @@ def _with_literals(right: Any) -> Iterator[str]:
     """Yields a text with each literal, between letters if the tokenizer knows them."""
     frame = "a{0} b {0}{0}" if _knows(right, "a b") else "{0} {0}"
     return map(frame.format, itertools.islice(_literals(right), _MOST_LITERALS))
+
+
+def _with_added(right: Any, plain: bool) -> Iterator[str]:
+    """Yields a text with an added token of each kind; without special ones if `plain`."""
+    frame = next((each for each in _FRAMES if _knows(right, each.format(""))), _FRAMES[-1])
+    kinds: dict[tuple[bool, ...], Any] = {}
+    for token in right.get_added_tokens_decoder().values():
+        kinds.setdefault((token.lstrip, token.rstrip, token.single_word, token.normalized, token.special), token)
+    yield from (frame.format(each.content) for each in kinds.values() if not (plain and each.special))
 
 
 def _encodes(right: Any, text: str) -> bool:

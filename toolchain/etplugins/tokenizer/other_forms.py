@@ -85,10 +85,7 @@ def of_json(content: bytes) -> Iterator[Form]:
         kind = tokenizer["model"].get("type") or ("BPE" if "merges" in tokenizer["model"] else "")
         if kind == "BPE":
             yield Form(".json", _as_bpe(tokenizer))
-            if any(
-                each.get("prepend_scheme") == "first" for each in _parts(tokenizer, "pre_tokenizer", "pretokenizers")
-            ):
-                yield Form(".json", _as_bpe(tokenizer), plain=True)  # what follows a special token has no space
+            yield Form(".json", _as_bpe(tokenizer), plain=True)  # special tokens may take the spaces around them
             normal = [each["type"] for each in _parts(tokenizer, "normalizer", "normalizers")]
             if sum(each in _NORMAL_FORMS for each in normal) == 1 and normal[0] in _NORMAL_FORMS:
                 yield Form(".json", _as_bpe(tokenizer, normal[0]), normal=normal[0])

@@ -21,6 +21,7 @@ from etplugins.transformers import (
     decoder_inputs,
     external_cache,
     first_layers,
+    frequencies,
     position_tables,
     state_cache,
     static_cache,
@@ -100,6 +101,7 @@ def add(
     config = model.config.get_text_config(decoder=True)
     _check(model, config, cache)
     position_tables.replace(model, cache.max_length)
+    frequencies.keep(model, cache.max_length)
     inputs = decoder_inputs.find(model, config, cache.max_length, keywords is _token_inputs)
     complete = _with_inputs(keywords, inputs.names, cache.max_length)
     scored = _ScoredModel(_scores(model, settings.logits, complete), token)
@@ -142,22 +144,33 @@ def _check(model: Any, config: Any, cache: DecoderCache) -> None:
     if not model.can_generate() or config.is_encoder_decoder:
         message = f"`{type(model).__name__}` is not a decoder with a cache"
         raise InputError.at(_CACHE, message, "leave out `cache`, or choose a class such as LlamaForCausalLM")
-    # Layers that can be both keep the key. GPT-NeoX has it in its configuration only, and is always a decoder.
-    keeps = any(getattr(layer, "is_decoder", None) is False for layer in model.modules())
-    if keeps and getattr(config, "is_decoder", None) is False:
-        message = f"with `is_decoder: false`, each token of `{type(model).__name__}` attends to those after it"
-        hint = "leave out `cache`, or set `is_decoder: true` in `config` if the weights are those of a decoder"
-        raise InputError.at(_CACHE, message, hint)
+    _check_order(model, config)
     limits = {key: getattr(config, key, None) for key in ("max_position_embeddings", "max_seq_len")}
     for key, limit in limits.items():
         if isinstance(limit, int) and 0 < limit < cache.max_length:  # -1 means no limit, as in XLNet
             message = f"max_length {cache.max_length} is more than the configuration's `{key}` {limit}"
             raise InputError.at((*_CACHE, "max_length"), message, f"write {limit} or less")
     rope = getattr(config, "rope_parameters", None) or {}
-    short = rope.get("original_max_position_embeddings")
-    if rope.get("rope_type") == "longrope" and isinstance(short, int) and short < cache.max_length:
-        message = f"with `longrope`, a text of more than {short} tokens changes the positions of all its tokens"
-        raise InputError.at((*_CACHE, "max_length"), message, f"write {short} or less")
+    for each in (rope, *(of_kind for of_kind in rope.values() if isinstance(of_kind, dict))):  # of a kind of layers
+        short = each.get("original_max_position_embeddings")
+        if each.get("rope_type") == "longrope" and isinstance(short, int) and short < cache.max_length:
+            message = f"with `longrope`, a text of more than {short} tokens changes the positions of all its tokens"
+            raise InputError.at((*_CACHE, "max_length"), message, f"write {short} or less")
+
+
+def _check_order(model: Any, config: Any) -> None:
+    """Fails if a token attends to those after it, which a cache does not have yet."""
+    # Layers that can be both keep the key. GPT-NeoX has it in its configuration only, and is always a decoder.
+    keeps = any(getattr(layer, "is_decoder", None) is False for layer in model.modules())
+    key = "is_decoder" if keeps and getattr(config, "is_decoder", None) is False else None
+    attentions = [part for part in model.modules() if hasattr(part, "layer_idx") and hasattr(part, "is_causal")]
+    if not any(part.is_causal for part in attentions):
+        key = next((name for name, value in vars(config).items() if "bidirectional" in name and value), key)
+    if key is not None:
+        said, other = (str(each).lower() for each in (getattr(config, key), not getattr(config, key)))
+        message = f"with `{key}: {said}`, each token of `{type(model).__name__}` attends to those after it"
+        hint = f"leave out `cache`, or set `{key}: {other}` in `config` if the weights are those of a decoder"
+        raise InputError.at(_CACHE, message, hint)
 
 
 def _scores(model: Any, logits: str | None, keywords: Keywords) -> Scores:

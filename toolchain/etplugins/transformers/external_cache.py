@@ -239,7 +239,8 @@ def _check_attention(model: Any, spec: ExternalCache, layers: int, scores: Score
     seen: list[bool] = []
 
     def attend(module: Any, query: Any, key: Any, value: Any, attention_mask: Any, **options: Any) -> Any:
-        seen.append(any(attention_mask is given[name] for name in spec.masks))
+        biases = [each.shape[-1] for each in options.values() if isinstance(each, torch.Tensor) and each.dim() > 1]
+        seen.append(any(attention_mask is given[name] for name in spec.masks) and key.shape[-2] not in biases)
         return torch.zeros((*query.shape[:-1], value.shape[-1]), dtype=query.dtype).transpose(1, 2), None
 
     def call(copied: Any, cache: Any) -> None:

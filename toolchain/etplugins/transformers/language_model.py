@@ -105,6 +105,7 @@ def _check(data: Manifest) -> Iterator[Problem]:
     yield from _check_model(huggingface)
     yield from _check_methods(data.get("methods", {}), huggingface)
     yield from _check_drafts(data)
+    yield from _check_shared(data)
     names = filter(_NAMES.fullmatch, data.get("constant_methods", {}))
     for name in names if tasks.has_external_cache(huggingface) else ():
         message = f"`{name}` has the names of the inputs and outputs of an external cache"
@@ -240,7 +241,7 @@ def _check_methods(methods: dict[str, Method], huggingface: HuggingFace) -> Iter
 
 
 def _check_drafts(data: Manifest) -> Iterator[Problem]:
-    """Checks that the manifest says how many layers a draft runs, and that the other methods read what it writes."""
+    """Checks that the manifest says how many layers a draft runs."""
     huggingface = data["model"]["huggingface"]
     task, path = tasks.of(huggingface), (*_PATH, "draft_layers")
     has_layers, has_drafts = "draft_layers" in huggingface, task is not None and tasks.DRAFT in task.entries
@@ -254,11 +255,46 @@ def _check_drafts(data: Manifest) -> Iterator[Problem]:
     elif drafting is not None and not has_layers:
         hint = "add `draft_layers` to `huggingface`: such as a third of the layers of the model"
         yield Problem(f"nothing says how many layers `{drafting}` runs", ("methods", drafting), hint, at_key=True)
-    elif drafting is not None and not (tasks.has_external_cache(huggingface) or data.get("share_mutable_buffers")):
-        message = f"`{drafting}` writes into the caches of the other methods, and the methods share no memory"
-        without = "remove `runner`, which calls only `forward`, and " if "runner" in data else ""
-        hint = f"{without}write `share_mutable_buffers: true`"
-        yield Problem(message, ("methods", drafting), hint, at_key=True)
+
+
+def _check_shared(data: Manifest) -> Iterator[Problem]:
+    """Checks that a method that continues the text of another one has the same cache."""
+    huggingface = data["model"]["huggingface"]
+    if "cache" not in huggingface or tasks.has_external_cache(huggingface) or data.get("share_mutable_buffers"):
+        return
+    methods = {name: each for name, each in data.get("methods", {}).items() if _takes_position(each)}
+    for name, method in methods.items():
+        others = (other for other in methods if other != name and _continues(method, methods[other]))
+        of_others = next((f"that of `{other}`" for other in others), None)
+        if of_others is not None or method.get("entry") == tasks.DRAFT:
+            of_others = of_others or "those of other methods"
+            message = f"`{name}` has a cache of its own, and not {of_others}: the methods share no memory"
+            hint = "write `share_mutable_buffers: true`"
+            if "runner" in data:
+                hint = f"remove `{name}`, which the runner does not call; or remove `runner`, and {hint}"
+            yield Problem(message, ("methods", name), hint, at_key=True)
+            return
+
+
+def _takes_position(method: Method) -> bool:
+    """Whether a method reads a cache: it then takes the position of its first token, int64 [1]."""
+    last = tasks.at(method.get("example_inputs"), (-1,)) or {}
+    return "program" not in method and (last.get("shape"), last.get("dtype")) == ([1], "int64")
+
+
+def _continues(method: Method, other: Method) -> bool:
+    """Whether a call of a method follows those of another one: it verifies drafts or drafts, or takes only one token
+    where the other one takes several. With another adapter, it computes other keys."""
+    is_one, other_is_one = (_takes_one(each) for each in (method, other))
+    follows = method.get("entry") in (tasks.VERIFY, tasks.DRAFT) or (is_one and not other_is_one)
+    return follows and method.get("adapter") == other.get("adapter")
+
+
+def _takes_one(method: Method) -> bool:
+    """Whether a method takes one token in each call."""
+    first = tasks.at(method.get("example_inputs"), (0,)) or {}
+    length = tasks.at(first.get("shape"), (1,)) if "shape" in first else first.get("length")
+    return length == 1 and not tasks.at(method.get("dynamic_shapes"), (0, 1))
 
 
 def _limits(entry: str, huggingface: HuggingFace) -> Iterator[tuple[int, int, str]]:
