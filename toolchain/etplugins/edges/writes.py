@@ -59,7 +59,7 @@ def check_writes(copy: Node, source: Node, path: DocumentPath | None = None) -> 
     copied = _views(copy)
     others = _views(source) - copied
     for written, read in ((copied, others), (others, copied)):
-        for write in (each for each in written if copy <= each and writes(each)):
+        for write in (each for each in written if copy < each and writes(each)):
             if any(write < user for each in read for user in each.users if user not in copied):
                 message = f"`{write.target}` writes to a part of a value that is read later: quantizing would lose it"
                 hint = "make a new value in the model, for example with `torch.where` or `torch.cat`"
