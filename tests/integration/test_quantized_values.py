@@ -1,15 +1,18 @@
-"""Values that 8 bits do not hold, layers with several readers, and states stay right in methods that PT2E quantizes."""
+"""Values that 8 bits do not hold, layers with several readers, states, loops, branches and writes to parts of values
+stay right in methods that PT2E quantizes."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from tests.helpers.runtime import run
 
-from .conftest import Build
+from .conftest import Build, Outcome
 
 MODEL = """\
 import torch
@@ -45,6 +48,10 @@ class Net(nn.Module):
         self.state.mul_(0.5)
         return found
 
+    def in_float64(self, x):
+        angles = torch.arange(8, dtype=torch.float64)[:, None] * torch.arange(16) / 10 + 1
+        return self.k(self.q(x) + (angles.sin() + angles.cos()).float()) * (x.double() + angles).float()
+
     def image(self, x):
         return x.view(2, 4, 4, 4)
 
@@ -79,28 +86,200 @@ def batches():
     return [(torch.randn(8, 16, generator=numbers),) for _ in range(4)]
 """
 MASKED = ("infinite_mask", "smallest_mask", "large_mask")
-METHODS = (*MASKED, "stated", "norm_beside", "two_norms", "one_norm_twice", "norm_of_groups", "standardized", "twice")
+METHODS = (
+    *MASKED,
+    "stated",
+    "in_float64",
+    "norm_beside",
+    "two_norms",
+    "one_norm_twice",
+    "norm_of_groups",
+    "standardized",
+    "twice",
+)
 QUANTIZE = (
     '{pt2e: {quantizers: [{backend: xnnpack, options: {per_channel: true}}], calibration: {factory: "model:batches"}}}'
 )
 
 
-def test_they_stay_right(build: Build, tmp_path: Path) -> None:
-    methods = "".join(f"  {name}: {{example_inputs: [{{shape: [8, 16]}}]}}\n" for name in METHODS)
+LOOPS = """\
+import torch
+from torch import nn
+from torch._higher_order_ops.map import map
+from torch._higher_order_ops.scan import scan
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.q, self.k = nn.Linear(16, 16), nn.Linear(16, 16)
+        self.decay = nn.Parameter(torch.rand(16))
+
+    def scanned(self, x):
+        def step(state, row):
+            state = torch.tanh(state * self.decay + row)
+            return state, state + 1
+
+        last, rows = scan(step, torch.zeros(16), self.q(x))
+        return self.k(rows) + last
+
+    def mapped(self, x):
+        return self.k(map(lambda row: torch.tanh(row * self.decay) + self.decay, self.q(x)))
+
+    def branched(self, x):
+        y = self.q(x)
+        return self.k(torch.cond(y[0, 0] > 0, lambda v: v * self.decay + 3, lambda v: v + 1, (y,)))
+
+
+def create():
+    torch.manual_seed(0)
+    return Net().eval()
+
+
+def batches():
+    numbers = torch.Generator().manual_seed(1)
+    return [(torch.randn(8, 16, generator=numbers),) for _ in range(4)]
+"""
+WRITES = """\
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.q, self.k = nn.Linear(16, 16), nn.Linear(16, 16)
+        self.conv, self.norm = nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4)
+        self.norm.running_var.uniform_(0.5, 4)
+        self.register_buffer("rows", torch.zeros(8, 16))
+
+    def added(self, x):
+        y = self.q(x)
+        y[:, 0] += 1
+        return self.k(y)
+
+    def divided(self, x):
+        y = self.q(x) + 0.5
+        y[..., 0] /= 4
+        y[..., 1] /= 2
+        return self.k(torch.cat([y, y], 0))
+
+    def clamped(self, x):
+        y = self.q(x)
+        y[2:5, :8].clamp_(0, 0.25)
+        return self.k(y) + y
+
+    def masked(self, x):
+        y = self.q(x)
+        y[:, 8:].masked_fill_(x[:, :8] > 0, 0.5)
+        return self.k(y)
+
+    def copied(self, x):
+        y = self.q(x)
+        y[:, 4:8].copy_(x[:, :4])
+        return self.k(y)
+
+    def kept(self, x):
+        self.rows[1:4] = self.q(x)[:3]
+        return self.k(self.rows + x)
+
+    def image(self, x):
+        y = self.norm(self.conv(x.view(2, 4, 4, 4)))
+        y[:, 0].zero_()
+        return self.conv(y.relu())
+
+
+def create():
+    torch.manual_seed(0)
+    return Net().eval()
+
+
+def batches():
+    numbers = torch.Generator().manual_seed(1)
+    return [(torch.randn(8, 16, generator=numbers),) for _ in range(4)]
+"""
+
+
+def built(build: Build, source: str, names: Iterable[str], scratch: Path, quantize: str = QUANTIZE) -> Outcome:
+    """A program of methods, each of which computes what its model computes, but for the 8 bits."""
+    methods = "".join(f"  {name}: {{example_inputs: [{{shape: [8, 16]}}]}}\n" for name in names)
     made = build(
         'schema: executorch-model/v1\nname: net\nmodel: {factory: "model:create"}\n'
-        f"defaults: {{partitioners: [xnnpack], quantize: {QUANTIZE}}}\nmethods:\n{methods}",
-        model=MODEL,
+        f"defaults: {{partitioners: [xnnpack], quantize: {quantize}}}\nmethods:\n{methods}",
+        model=source,
     )
     assert made.code == 0, made.err
     scope: dict[str, Any] = {}
-    exec(MODEL, scope)
+    exec(source, scope)
     model, [(x,), *_] = scope["create"](), scope["batches"]()
-    for name in METHODS:
-        outputs = run(made.directory / "net.pte", [[(name, [x])] * 3], tmp_path)[0]
-        for (found,) in outputs:
+    for name in names:
+        outputs = run(made.directory / "net.pte", [[(name, [x])] * 3], scratch)[0]
+        for found in outputs:
             with torch.no_grad():
                 expected = getattr(model, name)(x)
-            assert float((found - expected).norm() / expected.norm()) < 0.05, name
-    found = made.json("net.report.json")["quantization"]
+            for one, other in zip(found, expected if isinstance(expected, tuple) else [expected], strict=True):
+                assert one.dtype == other.dtype, name
+                assert float((one - other).float().norm() / other.float().norm()) < 0.05, name
+    return made
+
+
+def test_they_stay_right(build: Build, tmp_path: Path) -> None:
+    found = built(build, MODEL, METHODS, tmp_path).json("net.report.json")["quantization"]
     assert all("conv.weight" not in row["weights"] for row in found["in_floats"]), "both calls are quantized"
+
+
+def test_bodies_of_loops_and_branches_stay_in_floats(build: Build, tmp_path: Path) -> None:
+    """torchao would quantize the weights of a loop in each round."""
+    made = built(build, LOOPS, ("scanned", "mapped", "branched"), tmp_path)
+    assert made.json("net.report.json")["quantization"]["quantized"] == 2
+
+
+def test_writes_to_parts_of_values_are_kept(build: Build, tmp_path: Path) -> None:
+    built(build, WRITES, ("added", "divided", "clamped", "masked", "copied", "kept", "image"), tmp_path)
+
+
+INTEGERS = """\
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.q = nn.Linear(16, 16)
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+
+    def chosen(self, x):
+        y = self.q(x)
+        return y, y.argmax(-1), (x > 0).long().sum(-1)
+
+    def counted(self, x):
+        self.count.add_(1)
+        return self.q(x) * self.count, self.count + 0
+
+    def hashed(self, x):
+        return self.q(x), ((x > 0).long() * 3000000007 + 5) % 97
+
+
+def create():
+    torch.manual_seed(0)
+    return Net().eval()
+
+
+def batches():
+    numbers = torch.Generator().manual_seed(1)
+    return [(torch.randn(8, 16, generator=numbers),) for _ in range(4)]
+"""
+OF_ARM = '{pt2e: {quantizers: [tosa], calibration: {factory: "model:batches"}}}'
+
+
+def test_a_quantizer_keeps_the_dtypes_of_outputs(build: Build, tmp_path: Path) -> None:
+    """Arm's quantizers compute integers of 64 bits in 32 bits."""
+    built(build, INTEGERS, ("chosen",), tmp_path, OF_ARM)
+
+
+@pytest.mark.parametrize("name", ["counted", "hashed"])
+def test_integers_that_a_quantizer_changes_are_an_error(build: Build, tmp_path: Path, name: str) -> None:
+    built(build, INTEGERS, (name,), tmp_path)
+    with pytest.raises(AssertionError, match="in 32 bits"):
+        built(build, INTEGERS, (name,), tmp_path, OF_ARM)

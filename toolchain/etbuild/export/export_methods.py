@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import inspect
 import io
 import re
@@ -281,15 +280,10 @@ def _quantized(prepared: PreparedMethod, quantization: MethodQuantization) -> to
         raise BuildError(
             [Problem(f"{message}: {problem.message}", quantization.path) for problem in error.problems]
         ) from error
-    graph_module = program.module(check_guards=False)
-    if quantization.trains:  # other methods share the parameters that training changes
-        graph_module = copy.deepcopy(graph_module)
-        written = _written(prepared)
-    else:
-        written = {name for name, _ in graph_module.named_buffers()}
+    written = _written(prepared) if quantization.trains else set[str]()
     seed(prepared.job.plan.model.seed)
     submodules = {name for name, _ in prepared.module.named_modules(remove_duplicate=False)}
-    return quantization.quantize(graph_module, written, submodules)
+    return quantization.quantize(program, written, submodules)
 
 
 def _written(prepared: PreparedMethod) -> set[str]:

@@ -136,13 +136,13 @@ class MethodQuantization(Protocol):
         """
 
     def quantize(
-        self, graph_module: torch.fx.GraphModule, written: set[str], submodules: Collection[str]
+        self, program: ExportedProgram, written: set[str], submodules: Collection[str]
     ) -> torch.fx.GraphModule:
-        """Quantizes the graph of a method with its weights, which it may change. Raises BuildError.
+        """Quantizes the graph of a method, which becomes a module with its weights. Raises BuildError.
 
         Args:
-            graph_module: The graph of the exported method.
-            written: The buffers that the method writes to when it runs, such as a cache. They keep their content.
+            program: The exported method.
+            written: The buffers that a trained method writes to when it runs, such as a cache. They keep their content.
             submodules: The names of the module's submodules.
         """
 

@@ -7,6 +7,10 @@ from torch.fx import Graph, Node
 from etbuild.errors import BuildError, DocumentPath, Problem
 
 
+class LostWrite(BuildError):
+    """A write would be lost."""
+
+
 def writes(node: Node) -> bool:
     """Whether an operator writes to one of its inputs."""
     schema = getattr(node.target, "_schema", None)
@@ -48,9 +52,9 @@ def check_writes(copy: Node, source: Node, path: DocumentPath | None = None) -> 
         path: The document path of what changes the graph, if it is known.
 
     Raises:
-        BuildError: There is such a write.
+        LostWrite: There is such a write.
     """
-    while source.op == "call_function" and may_view(source) and isinstance(source.args[0], Node):
+    while _passes(source) and isinstance(source.args[0], Node):
         source = source.args[0]
     copied = _views(copy)
     others = _views(source) - copied
@@ -59,7 +63,7 @@ def check_writes(copy: Node, source: Node, path: DocumentPath | None = None) -> 
             if any(write < user for each in read for user in each.users if user not in copied):
                 message = f"`{write.target}` writes to a part of a value that is read later: quantizing would lose it"
                 hint = "make a new value in the model, for example with `torch.where` or `torch.cat`"
-                raise BuildError([Problem(message, path, hint)])
+                raise LostWrite([Problem(message, path, hint)])
 
 
 def _views(node: Node) -> set[Node]:
@@ -67,7 +71,12 @@ def _views(node: Node) -> set[Node]:
     found, left = {node}, [node]
     while left:
         for user in left.pop().users:
-            if user not in found and user.args and user.args[0] in found and may_view(user):
+            if user not in found and user.args and user.args[0] in found and _passes(user):
                 found.add(user)
                 left.append(user)
     return found
+
+
+def _passes(node: Node) -> bool:
+    """Whether a node may return its first input, or a view of it: as an operator, or as an observer."""
+    return node.op == "call_module" or (node.op == "call_function" and may_view(node))

@@ -92,13 +92,11 @@ def confine(quantizer: Quantizer, limits: Limits, batches: Iterable[tuple[Any, .
         batches: Inputs of the method, which show the values that no scale fits.
     """
     annotate_all, transform = quantizer.annotate, quantizer.transform_for_annotation
-    waiting = [batches]
 
     def annotate(model: GraphModule) -> Any:
         others = _annotations(model)
         result = annotate_all(model)
-        found = unfit.find(model, waiting.pop() if waiting else ())  # the bodies of loops come later
-        _Confined(model, others, limits, found).confine()
+        _Confined(model, others, limits, unfit.find(model, batches)).confine()
         return result
 
     def transform_for_annotation(model: GraphModule) -> GraphModule:
@@ -213,13 +211,13 @@ class _Confined:
         return node in self._new and self._new[node].input_qspec_map.get(source) is not None
 
     def _is_float(self, node: Node) -> bool:
-        """Whether a value is a floating-point number, or unknown."""
+        """Whether a value is a floating-point number that `quantize_per_tensor` takes, or unknown."""
         value = node.meta.get("val")
         if value is None and node.op == "get_attr":
             value = _attribute(self._model, str(node.target))
         leaves = pytree.tree_leaves(value)
-        known = [each.is_floating_point() if isinstance(each, torch.Tensor) else False for each in leaves]
-        return value is None or any(known)
+        dtypes = [each.dtype for each in leaves if isinstance(each, torch.Tensor)]
+        return value is None or any(each.is_floating_point and each != torch.float64 for each in dtypes)
 
     def _change(self, node: Node, observes: Any) -> None:
         """Takes back the parts of an annotation that would observe other values than those that `observes` accepts."""

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
-from torch.utils import _pytree as pytree
 from torchao.quantization.pt2e import (
     allow_exported_model_train_eval,
     move_exported_model_to_eval,
     move_exported_model_to_train,
+    quantize_pt2e,
 )
 from torchao.quantization.pt2e.constant_fold import constant_fold
 from torchao.quantization.pt2e.fake_quantize import FakeQuantizeBase
@@ -28,13 +30,15 @@ from etbuild.export.quantizers import MethodQuantization
 from etbuild.inputs.step_context import StepContext
 from etbuild.inputs.user_code import load_callable, wrap_user_error
 from etbuild.model.module import named_tensors
+from etbuild.patching import replaced
 from etplugins.edges import facts as edges
-from etplugins.edges.writes import changing, check_writes, may_view
-from etplugins.quantize import calibration, shared_layers
+from etplugins.edges.writes import LostWrite, changing, check_writes, may_view
+from etplugins.quantize import calibration, first_call, shared_layers, transforms
 from etplugins.quantize.calibration import Batches
 from etplugins.quantize.confined import Limits, confine, forget_kinds
 from etplugins.quantize.integers import change_edges
 from etplugins.quantize.parts import QUANTIZE_HOOKS, Calibration, Io, OwnInputs, Pt2e, Quantize
+from etplugins.quantize.transforms import attribute
 
 if TYPE_CHECKING:
     from executorch.export import QuantizationRecipe
@@ -91,11 +95,19 @@ class Quantization:
         if isinstance(self.finds, Batches):
             self.finds.check(arguments, dims)
 
-    def quantize(self, graph_module: GraphModule, written: set[str], submodules: Collection[str]) -> GraphModule:
+    def quantize(self, program: ExportedProgram, written: set[str], submodules: Collection[str]) -> GraphModule:
         """Quantizes the method: see `quantize_method`."""
+        graph_module = program.module(check_guards=False)
         for each in self.limits:
             each.check_modules(graph_module, submodules)
-        return quantize_method(graph_module, self, written)
+        if self.trains:  # other methods share the parameters that training changes
+            return quantize_method(copy.deepcopy(graph_module), self, written)
+        buffers = {name for name, _ in graph_module.named_buffers()}
+        try:
+            return quantize_method(graph_module, self, buffers)
+        except LostWrite:
+            without_writes = program.run_decompositions({})
+            return quantize_method(without_writes.module(check_guards=False), self, buffers)
 
     def arguments(self, given: tuple[Any, ...], graph_module: GraphModule) -> tuple[Any, ...]:
         """The positional inputs of the quantized graph: integers where `io` says so."""
@@ -237,25 +249,27 @@ def quantize_method(graph_module: GraphModule, quantization: Quantization, writt
     Args:
         graph_module: The exported method with its weights. It is changed in place.
         quantization: The quantization.
-        written: The buffers that the method writes to when it runs, such as a cache. Their content is restored after
-            calibration or training.
+        written: The buffers that the method may write to when it runs, such as a cache. Their content is restored
+            after calibration or training.
 
     Raises:
+        LostWrite: The method writes to a part of a value, and to a copy of it if it is quantized.
         BuildError: A quantizer, a pass or the training failed, the method failed on its calibration inputs, or the
             quantizers do not fit the method.
     """
     graph_module = _run_passes("pre_prepare", graph_module, quantization)
-    before = _first_outputs(graph_module, quantization, written)
+    before = _first_results(graph_module, quantization, written)
     if not quantization.trains:
         shared_layers.keep_norms(graph_module)
-    with wrap_user_error(quantization.path, "preparing the method"), switches.on("quantizing"):
+    preparing = wrap_user_error(quantization.path, "preparing the method")
+    with preparing, switches.on("quantizing"), _bodies_in_floats():
         prepare = prepare_qat_pt2e if quantization.trains else prepare_pt2e
-        prepared = prepare(graph_module, _keeping_graph(quantization.quantizer, not quantization.trains))
+        prepared = prepare(graph_module, transforms.keeping_graph(quantization.quantizer, not quantization.trains))
         forget_kinds(prepared)
     _check_prepared(prepared, quantization.path)
     _check_written(prepared, quantization.path)
     _check_finite(prepared, quantization.path)
-    _check_unchanged(before, _first_outputs(prepared, quantization, written), quantization.path)
+    first_call.check_unchanged(before, _first_results(prepared, quantization, written), quantization.path)
     prepared = _run_passes("post_prepare", prepared, quantization)
     with _restoring(prepared, written):
         if isinstance(quantization.finds, UserCallable):
@@ -264,7 +278,7 @@ def quantize_method(graph_module: GraphModule, quantization: Quantization, writt
         else:
             _calibrate(prepared, quantization.finds)
     prepared = _run_passes("pre_convert", prepared, quantization)
-    with wrap_user_error(quantization.path, "quantizing the method"):
+    with wrap_user_error(quantization.path, "quantizing the method"), _bodies_in_floats():
         converted = _convert(prepared, quantization.fold)
     converted = _run_passes("post_convert", converted, quantization)
     if quantization.io is not None:
@@ -299,45 +313,15 @@ def _quantizer(
     return quantizers[0] if len(quantizers) == 1 else ComposableQuantizer(quantizers), tuple(found)
 
 
-def _keeping_graph(quantizer: Quantizer, separates: bool) -> Quantizer:
-    """Makes a quantizer keep the names of weights, and the numbers that operators of integers take.
-
-    The passes of some quantizers trace the graph again, and number the weights. Those of others make a tensor of
-    float32 of each number, which would turn a sum of integers into floating-point numbers. A quantizer gets the graph
-    with layers of one reader if it `separates`.
-    """
-    transform = quantizer.transform_for_annotation
-
-    def transform_for_annotation(model: GraphModule) -> GraphModule:
-        if separates:
-            shared_layers.separate(model)
-        tensors = named_tensors(model)
-        names = {id(tensor): name for name, tensor in reversed(tensors.items())}
-        arguments = {node: node.args for node in model.graph.nodes if _is_not_float32(node)}
-        result = transform(model)
-        for node in result.graph.nodes:
-            old = arguments.get(node, node.args)
-            if len(old) == len(node.args):
-                node.args = tuple(map(_kept_number, old, node.args))
-        for node in result.graph.find_nodes(op="get_attr"):
-            value = _get(result, str(node.target))
-            name = names.get(id(value), node.target)
-            if name != node.target and _put(result, name, value):
-                node.target = name
-        return result
-
-    quantizer.transform_for_annotation = transform_for_annotation
-    return quantizer
-
-
-def _is_not_float32(node: Node) -> bool:
-    value = node.meta.get("val")
-    return node.op == "call_function" and isinstance(value, torch.Tensor) and value.dtype != torch.float32
-
-
-def _kept_number(old: Any, new: Any) -> Any:
-    """An argument of an operator: the old one if it was a number, and is a tensor now."""
-    return old if isinstance(old, (int, float)) and isinstance(new, Node) else new
+@contextmanager
+def _bodies_in_floats() -> Iterator[None]:
+    """A context in which torchao leaves the bodies of loops as they are. There, weights are inputs: a program would
+    quantize them in each round. It leaves the branches of `cond` in any case."""
+    with (
+        replaced(quantize_pt2e, "prepare_pt2e", lambda model, *_: model),
+        replaced(quantize_pt2e, "convert_pt2e", lambda model, **_: model),
+    ):
+        yield
 
 
 def _run_passes(hook: str, graph_module: GraphModule, quantization: Quantization) -> GraphModule:
@@ -351,10 +335,10 @@ def _run_passes(hook: str, graph_module: GraphModule, quantization: Quantization
 
 
 @contextmanager
-def _restoring(prepared: GraphModule, written: set[str]) -> Iterator[None]:
-    """Restores the content of the named buffers on exit."""
+def _restoring(prepared: GraphModule, written: set[str]) -> Iterator[dict[str, torch.Tensor]]:
+    """Restores the content of the named buffers on exit. The context has their content."""
     before = {name: buffer.clone() for name, buffer in prepared.named_buffers() if name in written}
-    yield
+    yield before
     with torch.no_grad():
         for name, buffer in prepared.named_buffers():
             if name in before:
@@ -398,33 +382,14 @@ def _check_written(prepared: GraphModule, path: DocumentPath) -> None:
             check_writes(reader, node, path)
 
 
-def _first_outputs(graph_module: GraphModule, quantization: Quantization, written: set[str]) -> list[torch.Tensor]:
-    """The floating-point outputs of a method for its first batch. Empty if the method is trained."""
+def _first_results(graph_module: GraphModule, quantization: Quantization, written: set[str]) -> dict[str, torch.Tensor]:
+    """What a method computes for its first batch: see `first_call.results`. Empty if the method is trained."""
     batch = next(iter(_batches(quantization.finds)), ())
     if not batch or isinstance(quantization.finds, UserCallable):
-        return []
-    inputs = pytree.tree_map_only(torch.Tensor, torch.clone, batch)  # the method may write to its inputs
+        return {}
     running = wrap_user_error(quantization.finds.path, "running the method on batch 0 of its calibration")
-    with _restoring(graph_module, written), torch.random.fork_rng(devices=[]), torch.no_grad(), running:
-        torch.manual_seed(0)
-        outputs = pytree.tree_leaves(graph_module(*inputs))
-    return [output.clone() for output in outputs if isinstance(output, torch.Tensor) and output.is_floating_point()]
-
-
-def _check_unchanged(before: list[torch.Tensor], after: list[torch.Tensor], path: DocumentPath) -> None:
-    """Fails if preparing a method changed its outputs, although observers change no values.
-
-    torchao folds a batch norm into its convolution even if the convolution has a second batch norm elsewhere, as in the
-    heads of some detectors.
-    """
-    for index, (old, new) in enumerate(zip(before, after, strict=True)):
-        error = (new - old).abs()
-        if bool(old.isfinite().all()) and error.numel() and error.norm() > 0.1 * old.norm() and error.max() > 1e-3:
-            message = f"output {index} changes by up to {float(error.max()):.3g} before anything is quantized"
-            hint = (
-                "torchao folds batch norms into convolutions: use each convolution with one batch norm only, or write "
-            )
-            raise BuildError.at(path, message, f"{hint}`quantize: null` for this method")
+    with _restoring(graph_module, written) as before, running:
+        return first_call.results(graph_module, batch, before)
 
 
 def _check_finite(prepared: GraphModule, path: DocumentPath) -> None:
@@ -522,10 +487,10 @@ def _rename(graph_module: GraphModule, node: Node, name: str) -> None:
 
     If a tensor of the same content has the new name, it takes the place; if another one has it, a number is appended.
     """
-    old_name, value = str(node.target), _get(graph_module, str(node.target))
+    old_name, value = str(node.target), attribute(graph_module, str(node.target))
     number = 1
     new_name = name
-    while (other := _get(graph_module, new_name)) is not None and not _is_same(other, value):
+    while (other := attribute(graph_module, new_name)) is not None and not _is_same(other, value):
         number += 1
         new_name = f"{name}_{number}"
     if other is None:
@@ -541,35 +506,20 @@ def _is_same(one: Any, other: torch.Tensor) -> bool:
     return isinstance(one, torch.Tensor) and one.dtype == other.dtype and torch.equal(one, other)
 
 
-def _get(graph_module: GraphModule, name: str) -> Any:
-    prefix, _, leaf = name.rpartition(".")
-    return getattr(graph_module.get_submodule(prefix), leaf, None)
-
-
-def _put(graph_module: GraphModule, name: str, value: torch.Tensor) -> bool:
-    """Gives a tensor one more name. Returns False, and changes nothing, if something else has it."""
-    owner: torch.nn.Module = graph_module
-    *parts, leaf = name.split(".")
-    for part in parts:
-        if not isinstance(getattr(owner, part, None), torch.nn.Module):
-            owner.add_module(part, torch.nn.Module())
-        owner = getattr(owner, part)
-    if getattr(owner, leaf, value) is not value:
-        return False
-    if not hasattr(owner, leaf):
-        register = owner.register_parameter if isinstance(value, torch.nn.Parameter) else owner.register_buffer
-        register(leaf, value)
-    return True
-
-
 def _delete(graph_module: GraphModule, name: str) -> None:
     prefix, _, leaf = name.rpartition(".")
     delattr(graph_module.get_submodule(prefix), leaf)
 
 
 def _remove_unread(graph_module: GraphModule) -> None:
-    """Removes tensors that no node reads, such as the original weights: an export would keep them."""
-    read_names = {str(node.target) for node in graph_module.graph.find_nodes(op="get_attr")}
+    """Removes tensors that neither the graph nor a branch or loop of it reads, such as the original weights: an export
+    would keep them."""
+    read_names = {
+        f"{name}.{node.target}".removeprefix(".")
+        for name, module in graph_module.named_modules(remove_duplicate=False)
+        if isinstance(module, GraphModule)
+        for node in module.graph.find_nodes(op="get_attr")
+    }
     for name in named_tensors(graph_module):
         if name not in read_names:
             _delete(graph_module, name)

@@ -62,7 +62,7 @@ def _folds(model: GraphModule, norm: Node) -> bool:
     if any(_norm_after(reader) != _norm_after(layer) for each in weights for reader in each.users):
         return False
     rows = 1 if "transpose" in str(layer.target) else 0
-    return not weights or attrgetter(str(weights[0].target))(model).shape[rows] == norm.meta["val"].shape[1]
+    return not weights or attrgetter(str(weights[0].target))(model).shape[rows] == layer.meta["val"].shape[1]
 
 
 def _norm_after(layer: Node) -> tuple[Any, ...] | None:
