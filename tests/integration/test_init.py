@@ -482,6 +482,7 @@ PHI: dict[str, Any] = {
     **TEXT,
     "model_type": "phi4_multimodal",
     "num_key_value_heads": 2,
+    "bos_token_id": 2,
     "eos_token_id": 1,
     "pad_token_id": 0,
     "vision_config": {**VISION, "image_size": 28, "crop_size": 28, "patch_size": 14, "image_token_id": 10},
@@ -503,7 +504,7 @@ SOUNDS = "`image_pixel_values`, `image_sizes`, `audio_input_features`, `audio_em
     [
         ("BertForSequenceClassification", BERT, "also give `token_type_ids`, and this program does not take it"),
         ("BertForSequenceClassification", {**BERT, "type_vocab_size": 1}, None),
-        ("BertForQuestionAnswering", BERT, None),
+        ("BertForQuestionAnswering", {**BERT, "type_vocab_size": 2}, None),
         pytest.param("Phi4MultimodalForCausalLM", PHI, f"also reads images and sounds, .*: {SOUNDS}", marks=LONG),
     ],
     ids=["kinds of tokens", "one kind of tokens", "pairs", "images and sounds"],
