@@ -52,7 +52,7 @@ def of(kind: str, config: dict[str, Any], files: Files, inputs: ClassInputs) -> 
     if _written(inputs):
         return
     if inputs.generates and takes == "tokens" and "decoder_input_ids" in inputs.names and _of_text(inputs):
-        pass  # an encoder of tokens alone would leave the image out
+        pass  # an encoder of only tokens would leave the image out
     elif inputs.generates and "decoder_input_ids" in inputs.names and takes in _WRITERS:
         nested = config.get("decoder")  # of a pair of models
         yield of_text_task(_WRITERS[takes], {**(nested if isinstance(nested, dict) else {}), **config}, files)
@@ -86,8 +86,8 @@ def with_all_inputs(methods: Methods, kind: str, config: dict[str, Any], inputs:
     tasks = [TASKS[line.removeprefix(_TASK)] for line in methods.model if line.startswith(_TASK)]
     in_one_call = all(task.takes == "tokens" and task.outputs for task in tasks) and methods.runner is None
     known, names = known_inputs.of(kind, config, inputs), _names(kind, config, inputs)
-    alone = inputs.main != "input_ids" or names == ["input_ids"] or "decoder_input_ids" in names
-    if in_one_call and not alone and all(each in known for each in names):
+    only_tokens = inputs.main != "input_ids" or names == ["input_ids"] or "decoder_input_ids" in names
+    if in_one_call and not only_tokens and all(each in known for each in names):
         for lines in _with_ranges(names, known, inputs, longest_text(config)):
             yield replace(methods, lines=lines)
 
