@@ -52,17 +52,13 @@ def missing() -> str | None:
 
 @cache
 def class_inputs(kind: str) -> ClassInputs | None:
-    """The inputs of a class of transformers; None if it has no such class."""
-    from etbuild.guard import children
-
-    return children.run_one(partial(_class_inputs, kind))
-
-
-def _class_inputs(kind: str) -> ClassInputs | None:
-    from etbuild.surroundings.library_output import library_messages_off
+    """The inputs of a class of transformers; None if it has no such class. Imports the class in this process, so that
+    those that it forks for a trial do not import it again."""
+    from etbuild.processes.import_without_gc import import_without_gc
+    from etbuild.surroundings.library_output import library_messages_off, stdout_for_results
     from etplugins.transformers import class_inputs as known
 
-    with library_messages_off():
+    with library_messages_off(), stdout_for_results(), import_without_gc("transformers"):
         return known.of_class(kind)
 
 
