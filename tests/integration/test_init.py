@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -137,6 +138,7 @@ def listed():
     return nn.ModuleDict(several())
 """
 transformers = pytest.importorskip("transformers")
+LONG = pytest.mark.long
 HALF = {"shape": [1, 3, 224, 224], "dtype": "float16"}
 
 
@@ -419,6 +421,18 @@ PAIR = {
     "eos_token_id": 2,
     "pad_token_id": 0,
 }
+TAPAS = {**BERT, "model_type": "tapas", "type_vocab_sizes": [3, 8, 8, 2, 8, 8, 4], "pad_token_id": 0}
+VITDET = {**VISION, "model_type": "vitdet", "image_size": 32, "patch_size": 16, "num_channels": 4}
+MATTE = {
+    "model_type": "vitmatte",
+    "backbone_config": {**VITDET, "out_features": ["stage2"], "residual_block_indices": []},
+    "hidden_size": 32,
+    "convstream_hidden_sizes": [8, 8, 8],
+    "fusion_hidden_sizes": [8, 8, 8, 8],
+}
+DECISION = {"model_type": "decision_transformer", "state_dim": 5, "act_dim": 3, "hidden_size": 32}
+DECISION |= {"n_layer": 1, "n_head": 2, "max_ep_len": 64, "n_positions": 128}
+STEPS = ["actions", "returns_to_go", "rewards", "states", "timesteps"]
 RECURRENT = {**CONFIGS["recurrent_gemma"], "num_hidden_layers": 3, "eos_token_id": 1}
 
 
@@ -430,7 +444,11 @@ RECURRENT = {**CONFIGS["recurrent_gemma"], "num_hidden_layers": 3, "eos_token_id
         ("CLIPModel", CLIP, "zero-shot-image-classification", []),
         ("Siglip2Model", SIGLIP2, "zero-shot-image-classification", []),
         ("BertLMHeadModel", BERT, None, [[1, 16]]),
-        ("LayoutLMForTokenClassification", LAYOUT, None, ["attention_mask", "bbox", "input_ids"]),
+        ("LayoutLMForTokenClassification", LAYOUT, None, ["bbox", "input_ids"]),
+        ("TapasForQuestionAnswering", TAPAS, None, ["input_ids", "token_type_ids"]),
+        ("TapasForSequenceClassification", TAPAS, "text-classification", ["input_ids", "token_type_ids"]),
+        ("VitMatteForImageMatting", MATTE, None, ["pixel_values"]),
+        ("DecisionTransformerModel", DECISION, None, STEPS),
         ("BertForMultipleChoice", BERT, "multiple-choice", []),
         ("EsmForMaskedLM", ESM, "fill-mask", []),
         ("RecurrentGemmaForCausalLM", RECURRENT, None, [[1, 16]]),
@@ -458,6 +476,54 @@ def test_what_else_a_class_may_be_is_tried(
         *(each["shape"] for each in methods.get("example_inputs", [])),
     ]
     assert sorted(given) == inputs
+
+
+PHI: dict[str, Any] = {
+    **TEXT,
+    "model_type": "phi4_multimodal",
+    "num_key_value_heads": 2,
+    "bos_token_id": 2,
+    "eos_token_id": 1,
+    "pad_token_id": 0,
+    "vision_config": {**VISION, "image_size": 28, "crop_size": 28, "patch_size": 14, "image_token_id": 10},
+    "audio_config": {
+        "hidden_size": 32,
+        "intermediate_size": 32,
+        "num_blocks": 1,
+        "num_attention_heads": 2,
+        "ext_pw_out_channel": 32,
+        "nemo_conv_channels": 32,
+        "audio_token_id": 11,
+    },
+}
+SOUNDS = "`image_pixel_values`, `image_sizes`, `audio_input_features`, `audio_embed_sizes` are left out"
+
+
+@pytest.mark.parametrize(
+    ("kind", "config", "said"),
+    [
+        ("BertForSequenceClassification", BERT, "also give `token_type_ids`, and this program does not take it"),
+        ("BertForSequenceClassification", {**BERT, "type_vocab_size": 1}, None),
+        ("BertForQuestionAnswering", {**BERT, "type_vocab_size": 2}, None),
+        pytest.param("Phi4MultimodalForCausalLM", PHI, f"also reads images and sounds, .*: {SOUNDS}", marks=LONG),
+    ],
+    ids=["kinds of tokens", "one kind of tokens", "pairs", "images and sounds"],
+)
+def test_an_input_that_a_manifest_leaves_out_is_said(
+    kind: str, config: dict[str, Any], said: str | None, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """If leaving it out changes what the model computes."""
+    assert tried(tmp_path, {"architectures": [kind], **config}) == 0, capfd.readouterr().err
+    printed = capfd.readouterr().err
+    assert bool(re.search(said or "this program does not", printed)) == (said is not None), printed
+
+
+def test_the_image_is_never_left_out_of_a_text_with_it(tmp_path: Path) -> None:
+    kind, config = "Florence2ForConditionalGeneration", {"model_type": "florence2", "text_config": {}}
+    inputs = trial.class_inputs(kind)
+    assert inputs is not None
+    for first in other_methods.of(kind, config, Files(tmp_path, tmp_path, ()), inputs):
+        assert [line for line in first.lines if "pixel_values" in line]
 
 
 ONEFORMER = {

@@ -18,8 +18,9 @@ from etbuild.errors import InputError, Problem
 from etbuild.export import export_errors
 from etbuild.manifest import validate
 from etbuild.plan.plan import from_manifest
-from etkit.authoring.first_manifest import hub, trial
+from etkit.authoring.first_manifest import hub, known_inputs, left_out, trial
 from etkit.authoring.first_manifest.first import First
+from etplugins.transformers.class_inputs import ClassInputs
 from tests.helpers.snippets import ROOT
 
 SEVERAL = ("encoder_layers", "decoder_layers", "num_hidden_layers")
@@ -968,3 +969,42 @@ def _check_longest_text(hint: str, longest: str | None) -> None:
         assert found is not None
         assert found.model[2] == f"  max_source_length: {longest}   # tokens of the encoder: a guess"
         assert found.remarks == [f"A text has at most {longest} tokens; a longer one fails: {problem.message}."]
+
+
+@pytest.mark.parametrize(
+    ("words", "sizes", "text"),
+    [
+        (("batch_size", "sequence_length", "7"), (1, 16, 7), 1),
+        (("batch_size", "episode_length", "state_dim"), (1, 16, 5), None),
+        (("batch_size", "num_channels", "prompt_height", "prompt_width"), (1, 4, 24, 32), None),
+        (("batch_size", "config.state_dim"), (1, 5), None),
+        (("batch_size", "a word of no key"), None, None),
+    ],
+)
+def test_init_reads_a_shape_in_words(words: tuple[str, ...], sizes: tuple[int, ...] | None, text: int | None) -> None:
+    config = {"state_dim": 5, "backbone_config": {"num_channels": 4, "image_size": [24, 32]}}
+    documented = {"input_ids": ("int64", ("batch_size", "sequence_length")), "one": ("float32", words)}
+    inputs = ClassInputs("input_ids", ("input_ids", "one"), False, documented=documented)
+    found = known_inputs.of("Net", config, inputs).get("one")
+    assert (found and found.sizes, found and found.text) == (sizes, text)
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (
+            ["  task: text-generation"],
+            [
+                "The model also reads images and sounds, and this program does not: `pixel_values`, `audio_codes` "
+                "are left out."
+            ],
+        ),
+        (["  task: zero-shot-image-classification"], []),
+    ],
+)
+def test_init_names_what_it_leaves_out(lines: list[str], said: list[str]) -> None:
+    names = ("input_ids", "pixel_values", "audio_codes", "attention_mask")
+    inputs = ClassInputs("input_ids", names, True, given=names, kinds=("image", "audio", "text"))
+    first = First("net", lines, [], "")
+    left = left_out.names(first, inputs)
+    assert [*left_out.remarks(left, first, inputs)] == said

@@ -49,8 +49,7 @@ def of_huggingface(
         place: The folder, or a GGUF file in it.
         beside: The directory of the manifest. If the folder is not below it, names of files are relative to the folder.
         adapters: Folders of LoRA adapters of the model.
-        inputs_of: Returns the inputs of a class; None if they are not known. It is called only if the first manifest
-            was not enough.
+        inputs_of: Returns the inputs of a class; None if they are not known.
 
     Raises:
         InputError: The folder has no configuration of a model, its kind of model is not known here, or the build could
@@ -82,11 +81,11 @@ def of_huggingface(
 def _candidates(
     kind: str, config: dict[str, Any], files: Files, inputs_of: Callable[[str], ClassInputs | None]
 ) -> Iterator[Methods]:
-    """The methods of a kind of models, then others that its class may have."""
-    first = methods_of_kind(kind, config, files)
+    """The methods of a kind of models, with more inputs if its class has them, then others that its class may have."""
+    first, inputs = methods_of_kind(kind, config, files), inputs_of(kind)
     if first is not None:
+        yield from () if inputs is None else other_methods.with_all_inputs(first, kind, config, inputs)
         yield first
-    inputs = inputs_of(kind)
     if inputs is not None:
         yield from (each for each in other_methods.of(kind, config, files, inputs) if each != first)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from etkit.authoring.first_manifest.files import positive
 
-_DEFAULT = 224
+_DEFAULT, _CHANNELS = 224, 3
 _DEFAULT_OF_PATCHES = 448
 
 
@@ -19,6 +19,16 @@ def of_config(config: dict[str, Any]) -> tuple[int, int] | None:
     """
     nested = config.get("vision_config")
     return _size((nested if isinstance(nested, dict) else config).get("image_size"))
+
+
+def channels(config: dict[str, Any]) -> int:
+    """The channels of an image, which the configuration of a tower or of a backbone may say.
+
+    Args:
+        config: The content of `config.json`.
+    """
+    nested = [each for key in ("vision_config", "backbone_config") if isinstance(each := config.get(key), dict)]
+    return positive(*(each.get("num_channels") for each in (*nested, config))) or _CHANNELS
 
 
 def of_backbone(config: dict[str, Any]) -> tuple[int, int] | None:

@@ -232,7 +232,7 @@ def single_call(name: str, config: dict[str, Any], files: Files) -> Methods | No
         processor = files.json("preprocessor_config.json")
         of_backbone = None if processor else image_size.of_backbone(config)
         height, width = of_backbone or image_size.of_processor(processor)
-        shape = [1, positive(config.get("num_channels")) or _CHANNELS, height, width]
+        shape = [1, image_size.channels(config), height, width]
         lines = [
             "forward:",
             f"  example_inputs: [{{shape: {shape}}}]   # pixel_values: the model takes other sizes too",

@@ -5,16 +5,16 @@ They follow from the inputs of the class: its tasks first, then its own `forward
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from etkit.authoring.first_manifest import image_size
+from etkit.authoring.first_manifest import known_inputs
 from etkit.authoring.first_manifest.files import Files, positive
 from etkit.authoring.first_manifest.first import CALIBRATE, QUANTIZE
 from etkit.authoring.first_manifest.kinds import Methods, longest_text, of_text_task, of_texts_and_images, single_call
+from etkit.authoring.first_manifest.known_inputs import Input
 from etplugins.transformers.class_inputs import ClassInputs
 from etplugins.transformers.tasks import TASKS
 
@@ -22,12 +22,11 @@ _TAKES = {"input_ids": "tokens", "pixel_values": "image", "input_values": "sound
 _WRITERS = {"tokens": "seq2seq", "sound": "speech-to-text", "image": "image-to-text"}
 """The task of a class with an encoder and a decoder of text, by what the encoder takes."""
 _RATE = 16000
-_NESTED = ("text_config", "vision_config")
-_TEXT, _CHOICES, _CHANNELS = 16, 2, 3
 _FILLED = 128  # tokens of a text that is filled up
-_UNKNOWN = ("entity_ids", "grid_thw", "patches", "pronunciation", "shape_ids", "spatial_", "visual_", "xpath_")
-"""Parts of the names of inputs without which a model would compute with zeros, and whose shape is not known here."""
+_BESIDE = ("entity_ids", "grid_thw", "patches", "pronunciation", "shape_ids", "spatial_", "visual_", "xpath_")
+"""Parts of the names of inputs without which a model would compute with zeros."""
 _OF_IMAGE = "spatial_shapes"  # the task of two towers makes it of an image
+_TASK = "  task: "
 _FROM_CLASS = "an input of the class: a guess"
 STEPS_OF_LOOP = (
     "write a factory with a method for one step of this loop, which takes its random numbers as an input, and run the "
@@ -35,6 +34,7 @@ STEPS_OF_LOOP = (
 )
 """What to write for a class that makes its results in a loop of its own."""
 _PAIR = ["input_ids", "decoder_input_ids"]
+_OF_TEXT = ("bbox", "image", "pixel_values")  # an encoder reads these together with its tokens, and not in their place
 _OF_DECODER = re.compile(r"decoder_input_(?!ids)\w+")
 _AGAIN = "The decoder has no cache: each call computes all tokens again, and returns their scores first."
 
@@ -51,7 +51,9 @@ def of(kind: str, config: dict[str, Any], files: Files, inputs: ClassInputs) -> 
     takes = _TAKES.get(inputs.main)
     if _written(inputs):
         return
-    if inputs.generates and "decoder_input_ids" in inputs.names and takes in _WRITERS:
+    if inputs.generates and takes == "tokens" and "decoder_input_ids" in inputs.names and _of_text(inputs):
+        pass  # an encoder of only tokens would leave the image out
+    elif inputs.generates and "decoder_input_ids" in inputs.names and takes in _WRITERS:
         nested = config.get("decoder")  # of a pair of models
         yield of_text_task(_WRITERS[takes], {**(nested if isinstance(nested, dict) else {}), **config}, files)
     elif inputs.generates and takes == "tokens" and not _others(inputs):
@@ -67,8 +69,27 @@ def of(kind: str, config: dict[str, Any], files: Files, inputs: ClassInputs) -> 
             if task.outputs and head and kind.endswith(head) and task.takes == takes:
                 methods = single_call(name, config, files)
                 if methods is not None:
-                    yield _with_needed(methods, _shapes(kind, config), inputs)
+                    yield _with_needed(methods, known_inputs.of(kind, config, inputs), inputs)
     yield from _own_forward(kind, config, inputs)
+
+
+def with_all_inputs(methods: Methods, kind: str, config: dict[str, Any], inputs: ClassInputs) -> Iterator[Methods]:
+    """Yields methods that take the tokens of a text with the other inputs that the class reads, such as the places of
+    words on a page. Nothing if there are none, or if the shape of one is not known.
+
+    Args:
+        methods: Methods that take the tokens only.
+        kind: The name of the class.
+        config: The content of `config.json`.
+        inputs: The inputs of the class.
+    """
+    tasks = [TASKS[line.removeprefix(_TASK)] for line in methods.model if line.startswith(_TASK)]
+    in_one_call = all(task.takes == "tokens" and task.outputs for task in tasks) and methods.runner is None
+    known, names = known_inputs.of(kind, config, inputs), _names(kind, config, inputs)
+    only_tokens = inputs.main != "input_ids" or names == ["input_ids"] or "decoder_input_ids" in names
+    if in_one_call and not only_tokens and all(each in known for each in names):
+        for lines in _with_ranges(names, known, inputs, longest_text(config)):
+            yield replace(methods, lines=lines)
 
 
 def why_unknown(kind: str, config: dict[str, Any], inputs: ClassInputs) -> str:
@@ -83,8 +104,10 @@ def why_unknown(kind: str, config: dict[str, Any], inputs: ClassInputs) -> str:
         return f": its decoder takes `{written[0]}` in place of tokens, in a loop of its own, `generate`"
     if inputs.loops:
         return ": its results come from a loop of its own, `generate`"
-    known, others = _shapes(kind, config), [each for each in inputs.needed if each != inputs.main]
-    lacking = [each for each in (*others, *_unknown(inputs), inputs.main) if each not in known]
+    if inputs.generates and "decoder_input_ids" in inputs.names and (together := _of_text(inputs)):
+        return f": its encoder takes `{together[0]}` and a text in one call, and no task has such an encoder"
+    known, others = known_inputs.of(kind, config, inputs), [each for each in inputs.needed if each != inputs.main]
+    lacking = [each for each in (*others, *_beside(inputs), inputs.main) if each not in known]
     return f": it takes `{lacking[0]}`, whose shape is not known" if lacking else ""
 
 
@@ -93,16 +116,25 @@ def _written(inputs: ClassInputs) -> list[str]:
     return [each for each in inputs.names if _OF_DECODER.fullmatch(each)]
 
 
-def _unknown(inputs: ClassInputs) -> list[str]:
-    return [each for each in inputs.names if any(part in each for part in _UNKNOWN)]
+def _beside(inputs: ClassInputs) -> list[str]:
+    """The inputs without which a class would compute with zeros."""
+    return [each for each in inputs.names if any(part in each for part in _BESIDE) and known_inputs.is_data(each)]
 
 
-def _with_needed(methods: Methods, known: dict[str, str], inputs: ClassInputs) -> Methods:
+def _of_text(inputs: ClassInputs) -> list[str]:
+    """What an encoder takes together with its tokens."""
+    return [each for each in _OF_TEXT if each in inputs.names and each != inputs.main]
+
+
+def _with_needed(methods: Methods, known: dict[str, Input], inputs: ClassInputs) -> Methods:
     """The methods of a task with one input, for a class that needs more: with all, if their shapes are known."""
     if len(inputs.needed) < 2 or any(each not in known for each in inputs.needed):
         return methods
-    entries = [f"    {name}: {{{known[name]}}}   # {_FROM_CLASS}" for name in inputs.needed]
-    return replace(methods, lines=["forward:", "  example_kwargs:", *entries])
+    return replace(methods, lines=["forward:", *_entries(inputs.needed, known)])
+
+
+def _entries(names: Sequence[str], known: dict[str, Input]) -> list[str]:
+    return ["  example_kwargs:", *(f"    {name}: {{{known[name].entry}}}   # {_FROM_CLASS}" for name in names)]
 
 
 def _of_parts(kind: str, config: dict[str, Any], inputs: ClassInputs) -> Iterator[Methods]:
@@ -113,7 +145,7 @@ def _of_parts(kind: str, config: dict[str, Any], inputs: ClassInputs) -> Iterato
         yield Methods([], model, hint=CALIBRATE)
     elif {"image_embeddings", "input_points"} <= {*inputs.names}:
         yield Methods([], ["  task: mask-generation"], hint=CALIBRATE)
-    elif {"input_ids", "pixel_values"} <= {*inputs.names} and {*_unknown(inputs)} <= {_OF_IMAGE}:
+    elif {"input_ids", "pixel_values"} <= {*inputs.names} and {*_beside(inputs)} <= {_OF_IMAGE}:
         yield of_texts_and_images("zero-shot-image-classification", config)
     elif inputs.main == "past_values" and kind.endswith("ForPrediction") and "past_time_features" not in inputs.names:
         yield Methods([], ["  task: time-series-prediction"], hint=CALIBRATE)
@@ -122,37 +154,57 @@ def _of_parts(kind: str, config: dict[str, Any], inputs: ClassInputs) -> Iterato
 def _own_forward(kind: str, config: dict[str, Any], inputs: ClassInputs) -> Iterator[Methods]:
     """The class's own `forward`, without a task and without a cache. Nothing for a class with inputs of an unknown
     shape, and for one that writes text about an image or a sound: it reads them in a loop of its own."""
-    known = _shapes(kind, config)
-    names = [inputs.main, *_others(inputs), *(each for each in ("decoder_input_ids",) if each in inputs.names)]
-    names += [each for each in inputs.needed if each not in names]
-    writes_alone = inputs.generates and len(names) > 1 and names != _PAIR
-    if any(each not in known for each in names) or _unknown(inputs) or writes_alone:
+    known, names = known_inputs.of(kind, config, inputs), _names(kind, config, inputs)
+    writes_alone = inputs.generates and len(names) > 1 and "decoder_input_ids" not in names
+    if any(each not in known for each in names) or writes_alone:
         return
     length, hint = longest_text(config), QUANTIZE if inputs.main == "input_ids" else CALIBRATE
-    entries = ["  example_kwargs:", *(f"    {name}: {{{known[name]}}}   # {_FROM_CLASS}" for name in names)]
     if names == _PAIR and inputs.generates:
         dims = zip(names, ("source", "target"), strict=True)
-        ranges = [f"    {name}: [null, {{dim: {dim}, min: 2, max: {length}}}]" for name, dim in dims]
-        yield Methods(["forward:", *entries, "  dynamic_kwargs_shapes:", *ranges], hint=hint, remarks=[_AGAIN])
+        ranges = [f"    {name}: {known[name].range(dim, length)}" for name, dim in dims]
+        lines = ["forward:", *_entries(names, known), "  dynamic_kwargs_shapes:", *ranges]
+        yield Methods(lines, hint=hint, remarks=[_AGAIN])
         yield _of_filled_texts(inputs, length, hint)
     elif names == ["input_ids"] and not kind.endswith("ForMultipleChoice"):
         lines = [
-            f"  example_inputs: [{{shape: [1, {min(_TEXT, length)}], dtype: int64}}]   # input_ids",
-            f"  dynamic_shapes: [[null, {{dim: seq, min: 2, max: {length}}}]]",
+            f"  example_inputs: [{{{known['input_ids'].entry}}}]   # input_ids",
+            f"  dynamic_shapes: [{known['input_ids'].range('seq', length)}]",
         ]
         yield Methods(["forward:", *lines], hint=hint)
     else:
-        yield from _with_mask(["forward:", *entries], known, names, inputs, hint)
+        again = [_AGAIN] if inputs.generates else []
+        for lines in _with_ranges(names, known, inputs, length):
+            yield Methods(lines, hint=hint, remarks=again)
 
 
-def _with_mask(
-    lines: list[str], known: dict[str, str], names: list[str], inputs: ClassInputs, hint: str
-) -> Iterator[Methods]:
-    """Methods whose text has one length, with a mask of what fills up a shorter one, and then without it."""
-    if {"input_ids", "attention_mask"} <= {*inputs.names} and "input_ids" in names:
-        mask = f"    attention_mask: {{{known['input_ids']}, fill: ones}}   # 0 for what fills up a text"
-        yield Methods([*lines, mask], hint=hint)
-    yield Methods(lines, hint=hint)
+def _names(kind: str, config: dict[str, Any], inputs: ClassInputs) -> list[str]:
+    """The names of the inputs of a class's own `forward`. If its main input is of no kind that is known here, all that
+    its docstring says the shape of."""
+    known = known_inputs.of(kind, config, inputs)
+    others = [*_others(inputs), *known_inputs.own_shaped(known, inputs)]
+    if inputs.main not in (*_TAKES, *known_inputs.of_config(kind, config)) and not inputs.loops:
+        others += known_inputs.all_documented(known, inputs)
+    decoded = [each for each in ("decoder_input_ids",) if each in inputs.names]
+    return [*dict.fromkeys((inputs.main, *others, *_beside(inputs), *decoded, *inputs.needed))]
+
+
+def _with_ranges(
+    names: Sequence[str], known: dict[str, Input], inputs: ClassInputs, longest: int
+) -> Iterator[list[str]]:
+    """The lines of methods for texts of many lengths, then of one length: with a mask of what fills up a shorter one,
+    and then without it."""
+    lines = ["forward:", *_entries(names, known)]
+    ranges = {name: known[name].range("target" if name in _PAIR[1:] else "seq", longest) for name in names}
+    if any(ranges.values()):
+        yield [
+            *lines,
+            "  dynamic_kwargs_shapes:",
+            *(f"    {name}: {each}" for name, each in ranges.items() if each is not None),
+        ]
+    if "attention_mask" in inputs.names and "input_ids" in names:
+        mask = f"    attention_mask: {{{known['input_ids'].entry}, fill: ones}}   # 0 for what fills up a text"
+        yield [*lines, mask]
+    yield lines
 
 
 def _of_filled_texts(inputs: ClassInputs, length: int, hint: str) -> Methods:
@@ -170,30 +222,3 @@ def _others(inputs: ClassInputs) -> list[str]:
     """The inputs of a class beside its main one that hold an image, a sound, or places of words on a page."""
     wanted = ("input_ids", "bbox", "image", "pixel_values", "input_values", "input_features")
     return [each for each in wanted if each in inputs.names and each != inputs.main]
-
-
-def _shapes(kind: str, config: dict[str, Any]) -> dict[str, str]:
-    """The shape and dtype of each input that is known, as the items of a mapping in YAML."""
-    text, vision = ({**config, **(each if isinstance(each := config.get(key), dict) else {})} for key in _NESTED)
-    tokens = min(_TEXT, longest_text(text))
-    height, width = image_size.of_config(config) or image_size.of_processor({})
-    channels = positive(vision.get("num_channels")) or _CHANNELS
-    frames = positive(config.get("num_frames"))
-    image = [1, *([frames] if frames else []), channels, height, width]
-    choices = [_CHOICES] if kind.endswith("ForMultipleChoice") else []
-    found = {
-        "input_ids": f"shape: {json.dumps([1, *choices, tokens])}, dtype: int64",
-        "decoder_input_ids": f"shape: {json.dumps([1, tokens])}, dtype: int64",
-        "bbox": f"shape: {json.dumps([1, tokens, 4])}, dtype: int64",
-        "pixel_values": f"shape: {json.dumps(image)}",
-        "image": f"shape: {json.dumps(image)}",
-        "task_inputs": f"shape: [1, {positive(config.get('task_seq_len')) or _TEXT}], dtype: int64",
-        "input_values": "shape: [1, 16000]",
-    }
-    bins, length = positive(config.get("num_mel_bins")), positive(config.get("max_length"))
-    if bins and length:  # a spectrogram, such as that of AST
-        found["input_values"] = f"shape: {json.dumps([1, length, bins])}"
-    past, count = positive(config.get("context_length")), positive(config.get("num_input_channels"))
-    if past and count:
-        found["past_values"] = f"shape: {json.dumps([1, past, count])}"
-    return found

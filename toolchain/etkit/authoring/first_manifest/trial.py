@@ -11,7 +11,7 @@ import re
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,10 +36,11 @@ _LAYERS = re.compile(r"n_layers?|num_((hidden|encoder|decoder)_)?layers|(en|de)c
 _SPACING = re.compile(r"\w*_(period|offset|interval|pattern|freq)|first_k_dense_replace|decoder_sparse_step")
 _CUSTOM, _STATIC = "    kind: custom", "    kind: static"
 _RANGE = "  dynamic_shapes: "  # the second line of `methods` that say only the range of a task's input
+_CHANNELS = re.compile(r"to have (\d+) channels, but got (\d+) channels")  # in the words of PyTorch
 _LONGEST = re.compile(r"  max_source_length: (\d+)   # tokens")
 _TASK = "  task: "
 _ONE_LENGTH = 128  # tokens of a text, if it has one length
-_OF_EVERY_MANIFEST = (("model", "huggingface", "config"), ("model", "huggingface", "class"))
+_OF_EVERY_MANIFEST = ("model", "huggingface", "config")
 _WORDS = "tokenizer.json"
 _SHOWN = 80  # characters of an error in a comment
 
@@ -49,18 +50,15 @@ def missing() -> str | None:
     return next((name for name in _NEEDED if find_spec(name) is None), None)
 
 
+@cache
 def class_inputs(kind: str) -> ClassInputs | None:
-    """The inputs of a class of transformers; None if it has no such class."""
-    from etbuild.guard import children
-
-    return children.run_one(partial(_class_inputs, kind))
-
-
-def _class_inputs(kind: str) -> ClassInputs | None:
-    from etbuild.surroundings.library_output import library_messages_off
+    """The inputs of a class of transformers; None if it has no such class. Imports the class in this process, so that
+    those that it forks for a trial do not import it again."""
+    from etbuild.processes.import_without_gc import import_without_gc
+    from etbuild.surroundings.library_output import library_messages_off, stdout_for_results
     from etplugins.transformers import class_inputs as known
 
-    with library_messages_off():
+    with library_messages_off(), stdout_for_results(), import_without_gc("transformers"):
         return known.of_class(kind)
 
 
@@ -77,19 +75,21 @@ def of_folder(candidates: Iterator[First], beside: Path, stage: Stage) -> tuple[
         EtbuildError: No manifest is known.
     """
     failures: list[EtbuildError] = []
+    _import_torch(stage)
     for first in candidates:
         try:
             found, constants = _exported(first, beside, stage)
         except EtbuildError as error:
             failures.append(error)
-            if (error.problems[0].path or ())[:3] in _OF_EVERY_MANIFEST:
+            if (error.problems[0].path or ())[:3] == _OF_EVERY_MANIFEST:
                 break
         else:
             try:
                 _check_weights(found, beside, stage)
             except EtbuildError as error:
                 return None, [error]  # no other manifest would help
-            return _with_notes_on_tokenizer(found, constants, beside, stage), failures
+            noted = _with_notes_on_tokenizer(found, constants, beside, stage)
+            return _with_notes_on_inputs(noted, beside, stage), failures
     return None, failures
 
 
@@ -124,6 +124,55 @@ def _with_notes_on_tokenizer(first: First, constants: Mapping[str, object], besi
     return replace(first, remarks=[*first.remarks, *(printable(f"{text[0].upper()}{text[1:]}") for text in told)])
 
 
+def _with_notes_on_inputs(first: First, beside: Path, stage: Stage) -> First:
+    """The manifest with remarks on inputs that it leaves out, though they change what the model computes."""
+    from etbuild.guard import children
+    from etkit.authoring.first_manifest import left_out
+
+    kind = str(first.config["architectures"][0])
+    inputs = class_inputs(kind)
+    if inputs is None:
+        return first
+    left = left_out.names(first, inputs)
+    in_one_call = all(TASKS[name].outputs for name in left_out.first_tasks(first))
+    if left and in_one_call and inputs.main == "input_ids":
+        with stage("try other inputs"):
+            left = children.run_one(partial(_that_matter, kind, first, beside, left))
+    return replace(first, remarks=[*first.remarks, *left_out.remarks(left, first, inputs)])
+
+
+def _that_matter(kind: str, first: First, beside: Path, left: list[str]) -> list[str]:
+    """Those of the inputs that are left out which change a result of a model with a few layers."""
+    from etbuild.guard.reads import watched_reads
+    from etbuild.inputs.step_context import StepContext
+    from etbuild.inputs.user_code import importable
+    from etbuild.key.import_graph import used_sources
+    from etbuild.surroundings.library_output import library_messages_off, stdout_for_results
+    from etkit.authoring.first_manifest import known_inputs, left_out
+
+    inputs, of_class = Inputs(roots=[beside, *first.roots]), class_inputs(kind)
+    assert of_class is not None, "a parent process has found them"
+    plan = _plan(first, dict(shortened(first.config)))
+    used = used_sources(inputs, plan.export_plan)
+    with library_messages_off(used.sources), stdout_for_results(), importable(used, [], watched_reads):
+        from etbuild.model import module
+
+        try:
+            root = module.create(plan.model, StepContext(inputs)).eval()
+        except EtbuildError:  # such as one that needs all of its layers
+            return left
+        return left_out.that_matter(root, left, known_inputs.of(kind, first.config, of_class))
+
+
+def _import_torch(stage: Stage) -> None:
+    """Imports PyTorch before this process forks."""
+    from etbuild.steps.export import import_torch
+    from etbuild.surroundings.library_output import library_messages_off, stdout_for_results
+
+    with library_messages_off(), stdout_for_results():
+        import_torch(stage)
+
+
 def _adapted(first: First, problem: Problem) -> First | None:
     """A manifest that asks for less than one that cannot be exported: without a runner, without ExecuTorch's attention,
     or with inputs of one length. None if none of these is the problem."""
@@ -137,9 +186,17 @@ def _adapted(first: First, problem: Problem) -> First | None:
     if _CUSTOM in first.model:
         lines = [f"{_STATIC}   # `custom` fails: {why}" if line == _CUSTOM else line for line in first.model]
         return replace(first, model=lines)
+    if channels := _CHANNELS.search(problem.message):
+        return _of_channels(first, channels[2], channels[1])
     if "dynamic_shapes" in (problem.path or ()):
         return _of_shorter_texts(first, problem.hint or "", why) or _of_one_length(first, why)
     return None
+
+
+def _of_channels(first: First, guessed: str, wanted: str) -> First | None:
+    """A manifest whose images have the channels that a convolution of the model takes. None if it has no such image."""
+    lines = [line.replace(f"shape: [1, {guessed}, ", f"shape: [1, {wanted}, ") for line in first.methods]
+    return None if lines == first.methods else replace(first, methods=lines)
 
 
 def _of_shorter_texts(first: First, hint: str, why: str) -> First | None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etbuild.cli.options import add_flag, add_parser, add_path, add_repeatable, add_value
-from etbuild.errors import InputError, printable
+from etbuild.errors import EtbuildError, InputError, printable
 
 if TYPE_CHECKING:
     from etkit.authoring.first_manifest import First
@@ -130,14 +130,19 @@ def _tried(place: Path, options: argparse.Namespace, restarts: bool) -> First:
             candidates, options.directory, lambda text: progress.stage(f"check the export: {text}")
         )
     if found is not None:
-        for error in failures:
-            print(f"note: a better manifest failed: {printable(error.problems[0].message)}", file=sys.stderr)
+        for message in _messages(failures):
+            print(f"note: a better manifest failed: {message}", file=sys.stderr)
         return found
     said = "a build of this model fails, so no manifest is written; `--no-check` writes it all the same"
     print(f"note: {said}", file=sys.stderr)
-    for error in failures[1:]:
-        print(f"note: also tried: {printable(error.problems[0].message)}", file=sys.stderr)
+    for message in _messages(failures)[1:]:
+        print(f"note: also tried: {message}", file=sys.stderr)
     raise failures[0]
+
+
+def _messages(failures: Sequence[EtbuildError]) -> list[str]:
+    """The messages of errors, each once."""
+    return [*dict.fromkeys(printable(error.problems[0].message) for error in failures)]
 
 
 def _write(path: Path, text: str) -> None:
