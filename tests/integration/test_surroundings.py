@@ -267,7 +267,7 @@ def test_a_trial_of_small_sizes_shows_no_log_of_kernels(capfd: pytest.CaptureFix
 
     class Net(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            os.write(2, b"[kernel_runtime_context.h:91] No temp allocator provided\nof the model\n")
+            os.write(2, b"[kernel_runtime_context.h:91] No temp allocator provided\n")
             return x * 2
 
     dim = torch.export.Dim("n", max=8)
@@ -275,4 +275,4 @@ def test_a_trial_of_small_sizes_shows_no_log_of_kernels(capfd: pytest.CaptureFix
     program = torch.export.export(Net(), inputs, dynamic_shapes={"x": {0: dim}})
     capfd.readouterr()
     assert small_sizes.difference(Net(), Net(), program, (inputs, {}), [(dim,)], []) is None
-    assert {*capfd.readouterr().err.splitlines()} == {"of the model"}
+    assert capfd.readouterr().err == ""

@@ -13,8 +13,8 @@ import torch
 from torch.utils import _pytree as pytree
 
 from etbuild.foreign_errors import PASSING
+from etbuild.surroundings.library_output import native_messages_off
 from etplugins.assignments import assigned
-from etplugins.runtime.native_log import native_log_off
 
 _MOST_BYTES = 1 << 31  # of weights: calls that read more take long
 _ASSUMED = 2  # torch.export assumes that each dynamic size is at least this
@@ -112,7 +112,7 @@ def _results(
     module: torch.nn.Module, called: Callable[..., Any], inputs: tuple[Any, Any], sources: Iterable[ModuleType]
 ) -> list[Any] | None:
     """The results of a call; None if it fails. Kernels of ExecuTorch write a log that nobody needs."""
-    with native_log_off():
+    with native_messages_off():
         try:
             return assigned.results(module, called, [inputs], sources)[0]
         except PASSING:
