@@ -152,6 +152,7 @@ class Net(nn.Module):
         self.conv, self.norm = nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4)
         self.norm.running_var.uniform_(0.5, 4)
         self.register_buffer("rows", torch.zeros(8, 16))
+        self.register_buffer("state", torch.zeros(8, 16))
 
     def added(self, x):
         y = self.q(x)
@@ -178,6 +179,24 @@ class Net(nn.Module):
         y = self.q(x)
         y[:, 4:8].copy_(x[:, :4])
         return self.k(y)
+
+    def whole(self, x):
+        y = self.q(x)
+        y.add_(x)
+        z = self.k(y)
+        y.mul_(0.5).relu_()
+        return z + y
+
+    def viewed(self, x):
+        y = self.q(x)
+        rows, (left, right) = y.view(16, 8), y.split(8, 1)
+        left.sigmoid_()
+        y.clamp_(-0.5, 0.5)
+        return self.k(y) + rows.view(8, 16), right + 1
+
+    def limited(self, x):
+        self.state.add_(self.q(x)).clamp_(-0.25, 0.25)
+        return self.k(self.state)
 
     def kept(self, x):
         self.rows[1:4] = self.q(x)[:3]
@@ -234,8 +253,21 @@ def test_bodies_of_loops_and_branches_stay_in_floats(build: Build, tmp_path: Pat
     assert made.json("net.report.json")["quantization"]["quantized"] == 2
 
 
-def test_writes_to_parts_of_values_are_kept(build: Build, tmp_path: Path) -> None:
-    built(build, WRITES, ("added", "divided", "clamped", "masked", "copied", "kept", "image"), tmp_path)
+WRITING = ("added", "divided", "clamped", "masked", "copied", "whole", "viewed", "limited", "kept", "image")
+
+
+def test_writes_to_values_are_kept(build: Build, tmp_path: Path) -> None:
+    built(build, WRITES, WRITING, tmp_path)
+
+
+def test_a_training_keeps_writes_or_refuses_them(build: Build, tmp_path: Path) -> None:
+    """`qat` trains what the model says: a graph without writes would be one for inference."""
+    source = WRITES + "\n\ndef train(prepared):\n    for _ in range(8):\n        prepared(*batches()[0])\n"
+    quantize = '{pt2e: {quantizers: [{backend: xnnpack, options: {per_channel: true}}], qat: "model:train"}}'
+    built(build, source, ("whole",), tmp_path, quantize)
+    for name, write in (("viewed", "sigmoid_"), ("limited", "clamp_")):
+        with pytest.raises(AssertionError, match=f"`aten.{write}.default` writes to a value that is read later"):
+            built(build, source, (name,), tmp_path, quantize)
 
 
 INTEGERS = """\

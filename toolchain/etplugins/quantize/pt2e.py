@@ -32,7 +32,7 @@ from etbuild.inputs.user_code import load_callable, wrap_user_error
 from etbuild.model.module import named_tensors
 from etbuild.patching import replaced
 from etplugins.edges import facts as edges
-from etplugins.edges.writes import LostWrite, changing, check_writes, may_view
+from etplugins.edges.writes import LostWrite, changing, check_observed
 from etplugins.quantize import calibration, first_call, shared_layers, transforms
 from etplugins.quantize.calibration import Batches
 from etplugins.quantize.confined import Limits, confine, forget_kinds
@@ -253,7 +253,7 @@ def quantize_method(graph_module: GraphModule, quantization: Quantization, writt
             after calibration or training.
 
     Raises:
-        LostWrite: The method writes to a part of a value, and to a copy of it if it is quantized.
+        LostWrite: The method writes to a value that is read later, and to a copy of it if it is quantized.
         BuildError: A quantizer, a pass or the training failed, the method failed on its calibration inputs, or the
             quantizers do not fit the method.
     """
@@ -267,7 +267,7 @@ def quantize_method(graph_module: GraphModule, quantization: Quantization, writt
         prepared = prepare(graph_module, transforms.keeping_graph(quantization.quantizer, not quantization.trains))
         forget_kinds(prepared)
     _check_prepared(prepared, quantization.path)
-    _check_written(prepared, quantization.path)
+    check_observed(prepared.graph, quantization.path)
     _check_finite(prepared, quantization.path)
     first_call.check_unchanged(before, _first_results(prepared, quantization, written), quantization.path)
     prepared = _run_passes("post_prepare", prepared, quantization)
@@ -371,15 +371,6 @@ def _check_prepared(prepared: GraphModule, path: DocumentPath) -> None:
         message = f"`{twice[0]}` is quantized twice: the quantizers select a layer that `torchao` has quantized"
         hint = "exclude it from one of them, for example with the quantizer's option `leave_out`"
         raise BuildError.at(path, message, hint)
-
-
-def _check_written(prepared: GraphModule, path: DocumentPath) -> None:
-    """Fails if a write to a part of a value would be lost: `convert_pt2e` copies an observed value for each reader."""
-    for node in prepared.graph.find_nodes(op="call_module"):
-        if isinstance(node.args[0], Node) and node.args[0].op != "call_module":
-            check_writes(node, node.args[0], path)
-        for reader in (each for each in node.users if may_view(each)):
-            check_writes(reader, node, path)
 
 
 def _first_results(graph_module: GraphModule, quantization: Quantization, written: set[str]) -> dict[str, torch.Tensor]:
