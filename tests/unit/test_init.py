@@ -18,8 +18,9 @@ from etbuild.errors import InputError, Problem
 from etbuild.export import export_errors
 from etbuild.manifest import validate
 from etbuild.plan.plan import from_manifest
-from etkit.authoring.first_manifest import hub, known_inputs, left_out, trial
+from etkit.authoring.first_manifest import hub, known_inputs, left_out, other_methods, trial
 from etkit.authoring.first_manifest.first import First
+from etkit.authoring.first_manifest.kinds import Methods
 from etplugins.transformers.class_inputs import ClassInputs
 from tests.helpers.snippets import ROOT
 
@@ -1008,3 +1009,12 @@ def test_init_names_what_it_leaves_out(lines: list[str], said: list[str]) -> Non
     first = First("net", lines, [], "")
     left = left_out.names(first, inputs)
     assert [*left_out.remarks(left, first, inputs)] == said
+
+
+def test_a_task_that_takes_tokens_only_is_not_tried_for_places_on_a_page() -> None:
+    """The export would refuse it each time, and a note would call it better."""
+    inputs = ClassInputs("input_ids", ("input_ids", "bbox"), False, given=("input_ids", "bbox"))
+    methods = Methods([], ["  task: token-classification", "  max_source_length: 128"])
+    first = next(other_methods.with_all_inputs(methods, "AnyForTokenClassification", {}, inputs))
+    assert first.model == []
+    assert [line.split(":")[0].strip() for line in first.lines[2:4]] == ["input_ids", "bbox"]

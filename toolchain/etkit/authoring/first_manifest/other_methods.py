@@ -88,8 +88,10 @@ def with_all_inputs(methods: Methods, kind: str, config: dict[str, Any], inputs:
     known, names = known_inputs.of(kind, config, inputs), _names(kind, config, inputs)
     only_tokens = inputs.main != "input_ids" or names == ["input_ids"] or "decoder_input_ids" in names
     if in_one_call and not only_tokens and all(each in known for each in names):
+        refused = [*_others(inputs), *_beside(inputs)]  # no task of a text takes them: the class's own `forward` does
+        model = [] if refused else methods.model
         for lines in _with_ranges(names, known, inputs, longest_text(config)):
-            yield replace(methods, lines=lines)
+            yield replace(methods, lines=lines, model=model)
 
 
 def why_unknown(kind: str, config: dict[str, Any], inputs: ClassInputs) -> str:
