@@ -459,7 +459,7 @@ def batches(batch: str) -> str:
         ),
         (STATIC.replace("per_channel: true", "leave_out: [hed]"), "did you mean `head`?"),
         (STATIC.replace('{factory: "model:batches"}', "{file: b.safetensors, keys: [y]}"), "has no tensor `y`"),
-        (STATIC.replace('{factory: "model:batches"}', "{file: b.safetensors, keys: [x, x]}"), "2 keys for 1 inputs"),
+        (STATIC.replace('{factory: "model:batches"}', "{file: b.safetensors, keys: [x, x]}"), "2 keys for 1 input"),
         (
             STATIC.replace('{factory: "model:batches"}', "{file: b.safetensors}"),
             "pt2e.calibration: batch 0, input [0] is float32 [5], but the method takes float32 [2, 128]",
