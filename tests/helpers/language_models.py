@@ -101,6 +101,9 @@ CONFIGS["mpt"] |= {"vocab_size": VOCABULARY, **{key: SHAPE[key] for key in SHAPE
 CONFIGS["gpt_neo"] |= {key: SHAPE[key] for key in SHAPE if key.endswith("_id")}
 CONFIGS["dynamic"] = {"model_type": "llama", **SHAPE, "max_position_embeddings": 64}
 CONFIGS["dynamic"]["rope_parameters"] = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 1e4}
+_ROBERTA = {"is_decoder": True, "intermediate_size": 64, **_OLDER, "max_position_embeddings": 66, "pad_token_id": 1}
+CONFIGS["roberta"] = {"model_type": "roberta", **_ROBERTA, "eos_token_id": 0}
+CONFIGS["data2vec"] = {"model_type": "data2vec-text", **_ROBERTA, "pad_token_id": 0}
 CONFIGS["inkling"] = {
     "model_type": "inkling_text",
     "layer_types": ["hybrid_sliding", "hybrid"],

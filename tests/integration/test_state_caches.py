@@ -97,14 +97,15 @@ def test_a_model_may_keep_the_number_of_tokens_before_a_call(tmp_path: Path) -> 
         ("mpt", None),
         ("gemma3n", "custom"),
         ("dynamic", None),
+        *itertools.product(("roberta", "data2vec"), (None, "custom")),
     ],
 )
 def test_decoders_of_an_odd_form_give_the_scores_of_transformers(name: str, kind: str | None, tmp_path: Path) -> None:
     """A mixture that sorts tokens, complex numbers, a table of positions, a number of tokens in Python, layers that
-    read the keys of others, and frequencies that change for longer texts."""
+    read the keys of others, frequencies that change for longer texts, and positions that do not begin at 0."""
     made = model(name)
     cached = with_cache(made, tmp_path, kind).requires_grad_(False)
-    ids = tokens(CALLS[-1], vocab_size=VOCABULARY, seed=1)
+    ids = tokens(CALLS[-1], vocab_size=VOCABULARY, seed=1).clamp(min=2)  # no padding
     example = (ids[:, :8], torch.tensor([0]))
     seq = torch.export.Dim("seq", min=1, max=16)
     exported = torch.export.export(cached, example, dynamic_shapes=({1: seq}, None), strict=False).module()
@@ -125,6 +126,15 @@ def test_a_cache_is_not_longer_than_the_biases_of_a_model(tmp_path: Path) -> Non
             tmp_path,
             None,
         )
+
+
+def test_a_cache_is_not_longer_than_a_table_whose_positions_begin_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RoBERTa's first position is that after padding, so its table holds fewer tokens than it has rows."""
+    monkeypatch.setitem(CONFIGS, "roberta", {**CONFIGS["roberta"], "max_position_embeddings": 65})
+    with pytest.raises(InputError, match=r"64 is more than the 63 positions of a text in the table `roberta\..*`"):
+        with_cache(model("roberta"), tmp_path, None)
 
 
 def test_a_table_of_positions_that_is_read_otherwise_is_an_error() -> None:

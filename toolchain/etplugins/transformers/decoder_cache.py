@@ -21,6 +21,7 @@ from etplugins.transformers import (
     decoder_inputs,
     external_cache,
     first_layers,
+    first_positions,
     frequencies,
     position_tables,
     state_cache,
@@ -100,12 +101,13 @@ def add(
     """
     config = model.config.get_text_config(decoder=True)
     _check(model, config, cache)
+    first = first_positions.of(model, cache.max_length)
     position_tables.replace(model, cache.max_length)
     frequencies.keep(model, cache.max_length)
     inputs = decoder_inputs.find(model, config, cache.max_length, keywords is _token_inputs)
-    complete = _with_inputs(keywords, inputs.names, cache.max_length)
+    complete = _with_inputs(keywords, inputs.names, cache.max_length, first)
     scored = _ScoredModel(_scores(model, settings.logits, complete), token)
-    given = _given_inputs(decoder_inputs.positions(model)) if settings.has_external_cache else complete
+    given = _given_inputs(decoder_inputs.positions(model), first) if settings.has_external_cache else complete
     scores = {"forward": _scores(model, settings.logits, given), "verify": _scores(model, None, given)}
     if settings.draft_layers is not None:
         scores["draft"] = first_layers.scores(model, config, settings.draft_layers, scores["forward"])
@@ -117,25 +119,26 @@ def add(
     return {name: made(each) for name, each in scores.items()}
 
 
-def _given_inputs(positions: tuple[str, ...]) -> Keywords:
-    """The inputs of a decoder whose caller gives the cache: the positions, if it takes them, and the mask."""
+def _given_inputs(positions: tuple[str, ...], first: int) -> Keywords:
+    """The inputs of a decoder whose caller gives the cache: the positions, if it takes them, and the mask. The caller
+    counts positions from 0, and the decoder from `first`."""
 
     def given(model: Any, tokens: torch.Tensor, cache: Any, position_ids: torch.Tensor) -> dict[str, object]:
-        return {"input_ids": tokens, **dict.fromkeys(positions, position_ids), "attention_mask": cache.mask}
+        own = position_ids + first if first else position_ids
+        return {"input_ids": tokens, **dict.fromkeys(positions, own), "attention_mask": cache.mask}
 
     return given
 
 
-def _with_inputs(keywords: Keywords, names: tuple[str, ...], length: int) -> Keywords:
-    """Adds the named inputs that a decoder needs besides its tokens to those that `keywords` makes."""
+def _with_inputs(keywords: Keywords, names: tuple[str, ...], length: int, first: int) -> Keywords:
+    """Adds the named inputs that a decoder needs besides its tokens to those that `keywords` makes. The decoder counts
+    positions from `first`."""
 
     def with_inputs(model: Any, call_input: torch.Tensor, cache: Any, position: torch.Tensor) -> dict[str, object]:
         call_inputs = keywords(model, call_input, cache, position)
-        return (
-            {**decoder_inputs.make(names, call_input.shape[1], position, length), **call_inputs}
-            if names
-            else call_inputs
-        )
+        own = position + first if first else position
+        others = decoder_inputs.make(names, call_input.shape[1], own, length) if names else {}
+        return {**others, **call_inputs}
 
     return with_inputs
 

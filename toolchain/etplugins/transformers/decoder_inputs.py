@@ -1,7 +1,7 @@
 """The inputs of a decoder of transformers besides its tokens and its cache: positions, and maybe a mask.
 
 Decoders compute positions from the number of tokens in the cache, but some begin at 0 in each call. So each decoder
-gets `position_ids`, as from transformers' `generate`. Some decoders also make a tensor whose size is the number of
+gets `position_ids`, which begin as `first_positions` says. Some decoders also make a tensor whose size is the number of
 tokens in the cache. A program cannot have such a tensor. These decoders get an `attention_mask` for all tokens that the
 cache can hold. Others compute indices from this number in Python, such as `max(0, 1 - number)`. They get it as an
 integer with known limits, and not as a tensor.

@@ -22,7 +22,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from etbuild.errors import BuildError, DocumentPath, InputError
 from etbuild.patching import replaced
 from etbuild.plan.parts import ModelExample
-from etplugins.transformers import decoder_inputs, single_call, static_cache
+from etplugins.transformers import decoder_inputs, first_positions, single_call, static_cache
 from etplugins.transformers.decoder_inputs import DecoderInputs
 from etplugins.transformers.parts import DecoderCache, HuggingFace
 
@@ -66,6 +66,7 @@ def add(model: Any, settings: HuggingFace, cache: DecoderCache) -> Entries:
     last = settings.logits == "last"
     original, writer, cache_length = type(model).forward, _writer(model), cache.max_length
     names = decoder_inputs.positions(getattr(model, writer)) if writer is not None else ()
+    first = first_positions.of(getattr(model, writer), cache_length) if writer is not None else 0
 
     def encode(self: Any, inputs: torch.Tensor) -> torch.Tensor:
         output: torch.Tensor = _encoded_with(self, inputs, encoder.takes_mask).last_hidden_state
@@ -79,7 +80,8 @@ def add(model: Any, settings: HuggingFace, cache: DecoderCache) -> Entries:
                 of_encoder = encoder.output_class(last_hidden_state=states)
                 result = original(self, encoder_outputs=of_encoder, decoder_input_ids=tokens, **common)
             else:
-                places = decoder_inputs.make(names, tokens.shape[1], cache.get_seq_length(), cache_length)
+                position = cache.get_seq_length() + first if first else cache.get_seq_length()
+                places = decoder_inputs.make(names, tokens.shape[1], position, cache_length)
                 result = getattr(self, writer)(input_ids=tokens, **{_STATES: states}, **places, **common)
         found: torch.Tensor = result.logits
         return found
